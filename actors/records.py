@@ -1,0 +1,145 @@
+"""The records that environments, agents and the supervisor write: names, keys, constructors.
+
+Their schemas are config/lexicons/*.json. A record is a plain dict ready for `com.atproto.repo.putRecord`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+AUTHORITY: Final = "dev.skylease"
+ENV_CREATED: Final = f"{AUTHORITY}.env.created"
+ENV_JOINED: Final = f"{AUTHORITY}.env.joined"
+GAME_TURN: Final = f"{AUTHORITY}.game.turn"
+GAME_ACTION: Final = f"{AUTHORITY}.game.action"
+GAME_FINISHED: Final = f"{AUTHORITY}.game.finished"
+LEASE_ACQUIRED: Final = f"{AUTHORITY}.lease.acquired"
+LEASE_ENDED: Final = f"{AUTHORITY}.lease.ended"
+# The collections whose records are endings: a condition is the NSID without our authority (DESIGN, section 3).
+ENDINGS: Final = tuple(
+    f"{AUTHORITY}.{name}"
+    for name in ("game.finished", "agent.death", "campaign.ended", "task.complete", "pr.merged")
+)
+MAX_STATE_BYTES: Final = 64 * 1024  # of a turn's state inside its record; docs/records.md
+MAX_REASON_CHARS: Final = 500  # of a skip; config/lexicons/dev.skylease.game.action.json
+
+Record = dict[str, Any]
+
+
+def condition_of(collection: str) -> str:
+    """The condition that a record of this collection stands for: "dev.skylease.game.finished" → "game.finished"."""
+    return collection.removeprefix(f"{AUTHORITY}.")
+
+
+def turn_key(environment_id: str, turn: int) -> str:
+    """Record key of a turn and of its action: one per (environment, turn), and ordered by turn.
+
+    A repeated turn therefore rewrites its record instead of adding one.
+    """
+    return f"{environment_id}.{turn:06d}"
+
+
+def lease_key(environment_id: str, agent_did: str, epoch: int) -> str:
+    """Record key of what the supervisor says about one epoch of a lease: publishing twice writes it once."""
+    return f"{environment_id}.{agent_did}.{epoch}"
+
+
+def datetime_of(epoch_ms: int) -> str:
+    """Epoch milliseconds as an AT Protocol datetime, RFC 3339 with milliseconds and Z."""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _record(collection: str, now_ms: int, fields: Mapping[str, Any]) -> Record:
+    present = {key: value for key, value in fields.items() if value is not None}
+    return {"$type": collection, **present, "createdAt": datetime_of(now_ms)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What was decided on one turn: an action, or the reason why there is none."""
+
+    turn: int
+    player_did: str
+    action: Record | None = None
+    skip: str | None = None
+
+    def as_json(self) -> Record:
+        """The `previous` of the next turn's record."""
+        choice = {"skip": self.skip} if self.action is None else {"action": self.action}
+        return {"turn": self.turn, "player": self.player_did, **choice}
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> "Decided":
+        """Read back what `as_json` wrote; the lexicon has checked the fields."""
+        return cls(
+            turn=value["turn"], player_did=value["player"], action=value.get("action"), skip=value.get("skip")
+        )
+
+
+def env_created(
+    *, environment_id: str, type: str, players: Sequence[str], settings: Record, now_ms: int
+) -> Record:
+    """A game master opens an environment for these player DIDs."""
+    fields = {"environment": environment_id, "type": type, "players": list(players), "settings": settings}
+    return _record(ENV_CREATED, now_ms, fields)
+
+
+def env_joined(*, environment_id: str, now_ms: int) -> Record:
+    """An agent is ready for its turns."""
+    return _record(ENV_JOINED, now_ms, {"environment": environment_id})
+
+
+def game_turn(
+    *,
+    environment_id: str,
+    turn: int,
+    player_did: str,
+    phase: str,
+    state: Record,
+    legal: list[Record] | None,
+    deadline_ms: int,
+    previous: Decided | None,
+    now_ms: int,
+) -> Record:
+    """The authority asks `player_did` for its decision number `turn`."""
+    fields = {
+        "environment": environment_id,
+        "turn": turn,
+        "player": player_did,
+        "phase": phase,
+        "state": state,
+        "legal": legal,
+        "deadline": datetime_of(deadline_ms),
+        "previous": previous.as_json() if previous else None,
+    }
+    return _record(GAME_TURN, now_ms, fields)
+
+
+def game_action(
+    *, environment_id: str, turn: int, action: Record | None, skip: str | None, now_ms: int
+) -> Record:
+    """A player's answer: `action`, or `skip` with a reason that is cut to 500 characters."""
+    reason = None if skip is None else skip[:MAX_REASON_CHARS]
+    fields = {"environment": environment_id, "turn": turn, "action": action, "skip": reason}
+    return _record(GAME_ACTION, now_ms, fields)
+
+
+def game_finished(
+    *,
+    environment_id: str,
+    reason: str,
+    winner_did: str | None,
+    turns: int,
+    previous: Decided | None,
+    now_ms: int,
+) -> Record:
+    """The end of a game; its author must be the environment's authority to count."""
+    fields = {
+        "environment": environment_id,
+        "reason": reason,
+        "winner": winner_did,
+        "turns": turns,
+        "previous": previous.as_json() if previous else None,
+    }
+    return _record(GAME_FINISHED, now_ms, fields)
