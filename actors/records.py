@@ -16,7 +16,7 @@ GAME_ACTION: Final = f"{AUTHORITY}.game.action"
 GAME_FINISHED: Final = f"{AUTHORITY}.game.finished"
 LEASE_ACQUIRED: Final = f"{AUTHORITY}.lease.acquired"
 LEASE_ENDED: Final = f"{AUTHORITY}.lease.ended"
-# The collections whose records are endings: a condition is the NSID without our authority (DESIGN, section 3).
+# The collections whose records are endings; a condition is the NSID without our authority.
 ENDINGS: Final = tuple(
     f"{AUTHORITY}.{name}"
     for name in ("game.finished", "agent.death", "campaign.ended", "task.complete", "pr.merged")
@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 
 def condition_of(collection: str) -> str:
-    """The condition that a record of this collection stands for: "dev.skylease.game.finished" → "game.finished"."""
+    """The condition that a collection stands for: "dev.skylease.game.finished" is "game.finished"."""
     return collection.removeprefix(f"{AUTHORITY}.")
 
 
@@ -47,7 +47,9 @@ def lease_key(environment_id: str, agent_did: str, epoch: int) -> str:
 
 def datetime_of(epoch_ms: int) -> str:
     """Epoch milliseconds as an AT Protocol datetime, RFC 3339 with milliseconds and Z."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 def _record(collection: str, now_ms: int, fields: Mapping[str, Any]) -> Record:
