@@ -1,0 +1,1 @@
+"""The AT Protocol, without Ray: bytes off a firehose come in, verified events and signed commits go out."""
