@@ -1,7 +1,7 @@
 """What a DID document says: the signing key, the PDS and the handle of an account.
 
-Source: atproto.com/specs/did, "DID Documents". Three forms of the key are in use: Multikey, and two older verification
-methods whose key is an uncompressed point without a multicodec prefix.
+Source: atproto.com/specs/did, "DID Documents". Three forms of the key are in use: Multikey, and two
+older verification methods whose key is an uncompressed point without a multicodec prefix.
 """
 
 from collections.abc import Iterator, Mapping

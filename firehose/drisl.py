@@ -91,8 +91,7 @@ def fast_decode(block: bytes) -> Value:
     """
     try:
         return libipld.decode_dag_cbor(block)
-    except Exception as error:  # noqa: BLE001 - libipld raises ValueError, RecursionError,
-    UnicodeDecodeError, …
+    except Exception as error:  # noqa: BLE001 - it raises ValueError, RecursionError, Unicode…
         raise DrislInvalid(str(error)) from None
 
 
