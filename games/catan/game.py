@@ -1,0 +1,149 @@
+"""A game of Catan as an environment: requests out, actions in, forced moves played, everything in a log."""
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from games.catan.board import deal_board
+from games.catan.cards import DECK
+from games.catan.chance import Chance, SeededChance, shuffled
+from games.catan.effects import play
+from games.catan.endings import ending
+from games.catan.fallback import fallback_move
+from games.catan.legal import check_move, legal_moves, open_forms
+from games.catan.moves import Move, move_to_json, parse_move
+from games.catan.settings import Settings
+from games.catan.table import Phase, Seat, Table
+from games.catan.view import player_state, standings
+from games.errors import IllegalAction, LogInvalid, SettingsInvalid
+from games.rules import GameEvent, Outcome, TurnRequest
+
+MIN_PLAYERS: Final = 2
+MAX_PLAYERS: Final = 4
+MAX_SKIP_REASON: Final = 500  # characters kept of a reason
+
+
+class Catan:
+    """One game; see `games.Rules` for the contract. All randomness follows from the seed."""
+
+    def __init__(self, table: Table, chance: Chance, seed: int) -> None:
+        """Take over a table as it stands; `Catan.new` deals a fresh one."""
+        self.table = table
+        self._chance = chance
+        self._seed = seed
+        self._log: list[dict[str, Any]] = []
+        self._outcome: Outcome | None = None
+        self._settle([])
+
+    @classmethod
+    def new(cls, players: int, seed: int, settings: Mapping[str, Any]) -> Self:
+        """Deal a board and a deck. Raises: SettingsInvalid."""
+        if type(players) is not int or not MIN_PLAYERS <= players <= MAX_PLAYERS:
+            raise SettingsInvalid("players", f"Catan is for {MIN_PLAYERS} to {MAX_PLAYERS} players")
+        board = deal_board(seed)
+        cards = [card for card, count in DECK.items() for _ in range(count)]
+        table = Table(
+            board=board,
+            settings=Settings.parse(settings),
+            seats=[Seat() for _ in range(players)],
+            deck=shuffled(random.Random(f"catan deck {seed}"), cards),
+            robber=board.desert,
+        )
+        return cls(table, SeededChance(seed), seed)
+
+    @classmethod
+    def replay(cls, players: int, seed: int, settings: Mapping[str, Any], log: list[dict[str, Any]]) -> Self:
+        """The game that wrote `log`. Raises: SettingsInvalid; LogInvalid, naming the entry."""
+        game = cls.new(players, seed, settings)
+        for index, entry in enumerate(log):
+            try:
+                if entry["turn"] != game.turn_number:
+                    raise LogInvalid(index, f"it is of turn {entry['turn']}, due is {game.turn_number}")
+                if "skip" in entry:
+                    game.skip(entry["player"], entry["skip"])
+                else:
+                    game.apply(entry["player"], entry["action"])
+            except (IllegalAction, KeyError, TypeError) as error:
+                raise LogInvalid(index, str(error)) from error
+        return game
+
+    def request(self) -> TurnRequest | None:
+        """The decision asked for now, or None when the game is over. Asking again gives the same."""
+        if self._outcome is not None:
+            return None
+        player = self.table.decider
+        state = player_state(self.table, player) | {"turn": self.turn_number}
+        return TurnRequest(player=player, phase=self.table.phase.value, state=state, legal=state["legal"])
+
+    def apply(self, player: int, action: dict[str, Any]) -> list[GameEvent]:
+        """Play `action` and every forced move after it. Raises: IllegalAction, and nothing has changed."""
+        self._check_player(player)
+        move = parse_move(action)
+        check_move(self.table, move)
+        return self._decide(move, {"action": move_to_json(move)})
+
+    def skip(self, player: int, reason: str) -> list[GameEvent]:
+        """Play a plain legal move for a player who gave none. Raises: IllegalAction, out of turn."""
+        self._check_player(player)
+        kept = str(reason)[:MAX_SKIP_REASON].encode("utf-8", "replace").decode()
+        events: list[GameEvent] = [{"event": "skipped", "player": player, "reason": kept}]
+        return events + self._decide(fallback_move(self.table), {"skip": kept})
+
+    def outcome(self) -> Outcome | None:
+        """How the game ended, None while it goes on."""
+        return self._outcome
+
+    @property
+    def turn_number(self) -> int:
+        """Number of the current request, from 1; after the end, of the last one."""
+        return len(self._log) + (self._outcome is None)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Every decision so far, as JSON."""
+        return list(self._log)
+
+    def log_sha256(self) -> str:
+        """Digest over canonical JSON of settings, players, seed, log and outcome."""
+        end = self._outcome
+        record = {
+            "settings": self.table.settings.to_json(),
+            "players": len(self.table.seats),
+            "seed": self._seed,
+            "log": self._log,
+            "outcome": None
+            if end is None
+            else {"reason": end.reason, "winner": end.winner, "turns": end.turns},
+        }
+        canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def standings(self) -> list[dict[str, Any]]:
+        """One row per player for a spectator, hidden victory points included."""
+        return standings(self.table)
+
+    def _check_player(self, player: int) -> None:
+        if self._outcome is not None:
+            raise IllegalAction("the game is over")
+        if type(player) is not int or player != self.table.decider:
+            raise IllegalAction(f"it is player {self.table.decider}'s decision")
+
+    def _decide(self, move: Move, what: dict[str, Any]) -> list[GameEvent]:
+        self._log.append({"turn": self.turn_number, "player": self.table.decider} | what)
+        return self._settle(play(self.table, move, self._chance))
+
+    def _settle(self, events: list[GameEvent]) -> list[GameEvent]:
+        """Play forced moves until a player has a choice or the game is over."""
+        while self._outcome is None:
+            end = ending(self.table, len(self._log))
+            if end is not None:
+                self.table.phase = Phase.OVER
+                self._outcome = Outcome(reason=end[0].value, winner=end[1], turns=len(self._log))
+                return [*events, {"event": "finished", "reason": end[0].value, "winner": end[1]}]
+            moves = legal_moves(self.table)
+            if len(moves) != 1 or open_forms(self.table):
+                return events
+            events = events + play(self.table, moves[0], self._chance)
+        return events

@@ -1,0 +1,84 @@
+"""The face that every environment shows to its game master."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+GameEvent = dict[str, Any]
+"""One thing that happened, as JSON without floats; public: it names no hidden card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One decision that one player must make now.
+
+    `state` is all that the player may know, as JSON without floats, with `legal` in it, under 16 KB.
+    An entry of `legal` with `"open": true` is a form to fill in, every other entry is an action as it stands.
+    """
+
+    player: int
+    phase: str
+    state: dict[str, Any]
+    legal: list[dict[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a game ended. `winner` is None when nobody leads alone; `turns` counts the decisions taken."""
+
+    reason: str
+    winner: int | None
+    turns: int
+
+
+class Rules(Protocol):
+    """A game in progress.
+
+    Contract: while `request()` is not None, call `apply(request.player, action)`, or `skip` when no action
+    came. The environment plays forced moves itself, so every request is a real choice. `outcome()` is None
+    until the end, then always the same.
+    """
+
+    @classmethod
+    def new(cls, players: int, seed: int, settings: Mapping[str, Any]) -> Self:
+        """Start a game; everything random in it follows from `seed`."""
+        ...
+
+    @classmethod
+    def replay(cls, players: int, seed: int, settings: Mapping[str, Any], log: list[dict[str, Any]]) -> Self:
+        """Rebuild the game that wrote `log`. Raises: LogInvalid."""
+        ...
+
+    def request(self) -> TurnRequest | None:
+        """The decision that is asked for now, or None when the game is over."""
+        ...
+
+    def apply(self, player: int, action: dict[str, Any]) -> list[GameEvent]:
+        """Play an action. Raises: IllegalAction, and then nothing has changed."""
+        ...
+
+    def skip(self, player: int, reason: str) -> list[GameEvent]:
+        """Play a legal default for a player who gave no usable action."""
+        ...
+
+    def outcome(self) -> Outcome | None:
+        """How the game ended, or None while it goes on."""
+        ...
+
+    @property
+    def turn_number(self) -> int:
+        """Number of the current request, from 1; after the end, of the last one."""
+        ...
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Every decision so far: `{turn, player, action}` or `{turn, player, skip}`."""
+        ...
+
+    def log_sha256(self) -> str:
+        """Digest of settings, players, seed, log and outcome as canonical JSON."""
+        ...
+
+    def standings(self) -> list[dict[str, Any]]:
+        """One row per player for a spectator (it tells what players hide from each other)."""
+        ...
