@@ -1,0 +1,208 @@
+"""One node of the Merkle search tree: its exact bytes, and the rules that its bytes must keep.
+
+Source: atproto.com/specs/repository, "MST Structure". A node holds the keys of one height in order and,
+around them, links to the subtrees of the next lower height. In the block each key drops the prefix it
+shares with the key before it, and that prefix must be as long as possible: so a set of keys and values has
+exactly one tree.
+"""
+
+from bisect import bisect_left
+from hashlib import sha256
+from typing import Any, Final
+
+import libipld
+
+from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX
+from firehose.drisl import head, link
+from firehose.errors import MstInvalid
+
+MAX_HEIGHT: Final = 128  # a SHA-256 digest has 256 bits, and a level takes two
+
+_NULL: Final = b"\xf6"
+_ENTRIES: Final = b"\xa2\x61e"  # {"e": …
+_LEFT: Final = b"\x61l"  # "l": …}
+_KEY: Final = b"\xa4\x61k"  # {"k": …
+_PREFIX: Final = b"\x61p"
+_TREE: Final = b"\x61t"
+_VALUE: Final = b"\x61v"
+_VALUE_LINK: Final = _VALUE + link(b"")
+_LINK: Final = link(b"")
+
+
+def height_of(key: bytes) -> int:
+    """The height at which `key` lives: half the number of zero bits that its SHA-256 begins with."""
+    digest = sha256(key).digest()
+    if digest[0] >= 0x40:  # three keys of four
+        return 0
+    return (256 - int.from_bytes(digest).bit_length()) // 2
+
+
+def common_prefix(a: bytes, b: bytes) -> int:
+    """How many bytes `a` and `b` begin with in common."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class Node:
+    """A node in memory. Its keys and values never change after it is made.
+
+    `children[i]` is the subtree left of `keys[i]` (the last one: right of all keys): None, a `Node`, or 36
+    bytes, the CID of one that is not loaded yet; loading replaces the bytes by the node, which changes
+    nothing that anyone can see.
+    """
+
+    __slots__ = ("_block", "_cid", "children", "fresh", "height", "keys", "values")
+
+    def __init__(
+        self,
+        height: int,
+        keys: list[bytes],
+        values: list[bytes],
+        children: "list[Node | bytes | None]",
+    ) -> None:
+        self.height = height
+        self.keys = keys
+        self.values = values  # CIDs as 36 bytes
+        self.children = children
+        self.fresh = True  # not known to be in the block store
+        self._block: bytes | None = None
+        self._cid: bytes | None = None
+
+    @property
+    def block(self) -> bytes:
+        """The node's DRISL-CBOR bytes."""
+        if self._block is None:
+            self._block = encode_node(self.keys, self.values, [_cid_of(child) for child in self.children])
+        return self._block
+
+    @property
+    def cid(self) -> bytes:
+        """The node's CID as 36 bytes."""
+        if self._cid is None:
+            self._cid = DAG_CBOR_PREFIX + sha256(self.block).digest()
+        return self._cid
+
+    def index(self, key: bytes) -> int:
+        """The position of the first key that is not before `key`."""
+        return bisect_left(self.keys, key)
+
+    def settle(self, cid: bytes, block: bytes) -> "Node":
+        """Note that this node came out of a store, under this CID, as these bytes."""
+        self._cid, self._block, self.fresh = cid, block, False
+        return self
+
+
+def empty_node() -> Node:
+    """The root of an empty tree."""
+    return Node(0, [], [], [None])
+
+
+def encode_node(keys: list[bytes], values: list[bytes], children: list[bytes | None]) -> bytes:
+    """The one encoding of a node with these keys, values and links (all CIDs as 36 bytes)."""
+    parts = [_ENTRIES, head(4, len(keys))]
+    before = b""
+    for index, key in enumerate(keys):
+        shared = common_prefix(before, key)
+        rest = key[shared:]
+        right = children[index + 1]
+        parts += (
+            _KEY,
+            head(2, len(rest)),
+            rest,
+            _PREFIX,
+            head(0, shared),
+            _TREE,
+            _NULL if right is None else _LINK + right,
+            _VALUE_LINK,
+            values[index],
+        )
+        before = key
+    left = children[0]
+    parts.append(_LEFT)
+    parts.append(_NULL if left is None else _LINK + left)
+    return b"".join(parts)
+
+
+def parse_node(block: bytes, height: int | None, low: bytes | None = None, high: bytes | None = None) -> Node:
+    """The node in `block`.
+
+    Args:
+        block: bytes that are known to hash to the node's CID.
+        height: the height it must have, or None for a root, whose keys tell.
+        low: every key must come after this one, if there is one.
+        high: every key must come before this one, if there is one.
+
+    Raises: MstInvalid: a rule is broken; the reason is a stable word.
+    """
+    try:
+        keys, values, children = _read(block)
+    except (KeyError, TypeError, ValueError, RecursionError, IndexError):
+        raise MstInvalid("node-form") from None
+    # Encoding it again compares everything at once: field names, order, shortest numbers, links, longest prefixes.
+    if encode_node(keys, values, children) != block:
+        raise MstInvalid("node-form")
+    height = _check_height(keys, children, height)
+    before = low
+    for key in keys:
+        if before is not None and key <= before:
+            raise MstInvalid("key-order")
+        before = key
+    if high is not None and keys and keys[-1] >= high:
+        raise MstInvalid("key-order")
+    return Node(height, keys, values, list(children))
+
+
+def _read(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes | None]]:
+    node: dict[str, Any] = libipld.decode_dag_cbor(block)
+    children: list[bytes | None] = [_checked_link(node["l"])]
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    before = b""
+    for entry in node["e"]:
+        shared = entry["p"]
+        before = before[:shared] + entry["k"]
+        keys.append(before)
+        value = _checked_link(entry["v"])
+        if value is None:
+            raise ValueError
+        values.append(value)
+        children.append(_checked_link(entry["t"]))
+    return keys, values, children
+
+
+def _checked_link(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    if type(value) is bytes and len(value) == CID_BYTES and value.startswith(DAG_CBOR_PREFIX):
+        return value
+    raise ValueError("not a link to a DRISL block")
+
+
+def _check_height(keys: list[bytes], children: list[bytes | None], expected: int | None) -> int:
+    if not keys:
+        if expected is None:  # a root: only the empty tree has no key there
+            if children != [None]:
+                raise MstInvalid("bare-root")
+            return 0
+        if children == [None]:
+            raise MstInvalid("empty-node")
+        height = expected
+    else:
+        height = height_of(keys[0]) if expected is None else expected
+        if any(height_of(key) != height for key in keys):
+            raise MstInvalid("key-height")
+    if height == 0 and any(child is not None for child in children):
+        raise MstInvalid("child-below-leaf")
+    return height
+
+
+def _cid_of(child: Node | bytes | None) -> bytes | None:
+    return child.cid if isinstance(child, Node) else child
