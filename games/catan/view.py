@@ -36,6 +36,7 @@ def player_state(table: Table, player: int) -> dict[str, Any]:
         "points": table.points(player),
         "rates": {resource.value: rate for resource, rate in table.rates(player).items()},
         "offer": _offer(table),
+        "offers_per_turn": table.settings.offers_per_turn,
         "offers_left": table.settings.offers_per_turn - table.offers_made,
         "legal": legal_json(table),
     }
