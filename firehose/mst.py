@@ -1,4 +1,4 @@
-"""The Merkle search tree of a repository: paths to record CIDs, one root for each content, whatever its history.
+"""The Merkle search tree of a repository: paths to record CIDs, and one root for one content.
 
 Source: atproto.com/specs/repository, "MST Structure". A tree is a value: `put` and `delete` give a new one
 that shares its unchanged nodes with the old one. Nodes load on first use, so a tree may be partial: what is
@@ -59,6 +59,11 @@ class Mst:
         """The CID of the root node: the `data` of a commit."""
         return Cid(self._top.cid if isinstance(self._top, Node) else self._top)
 
+    @property
+    def root_block(self) -> bytes:
+        """The root node's bytes."""
+        return self._load_top().block
+
     def get(self, key: str) -> Cid | None:
         """The record CID under `key`, or None.
 
@@ -90,7 +95,7 @@ class Mst:
             return Mst(Node(height, [key], [value], [None, None]), self._get_block)
         if height > top.height:
             left, right = self._split(top, key, None, None)
-            sides = [_raise_to(left, height - 1), _raise_to(right, height - 1)]
+            sides: list[_Link] = [_raise_to(left, height - 1), _raise_to(right, height - 1)]
             return Mst(Node(height, [key], [value], sides), self._get_block)
         return Mst(self._put(top, height, key, value, None, None), self._get_block)
 
@@ -130,7 +135,7 @@ class Mst:
         return {Cid(node.cid): node.block for node in nodes}
 
     def new_blocks(self) -> dict[Cid, bytes]:
-        """The nodes that did not come out of the store and were not `settle`d, each parent before its children."""
+        """The nodes that the store may not have (see `settle`), each parent before its children."""
         return {Cid(node.cid): node.block for node in self._fresh()}
 
     def settle(self) -> None:
@@ -139,7 +144,7 @@ class Mst:
             node.fresh = False
 
     def covering_proof(self, keys: Iterable[str]) -> dict[Cid, bytes]:
-        """The nodes that prove what this tree says of `keys`, and from which each change of one can be undone.
+        """The nodes that prove what this tree says of `keys`, and from which a change of them can be undone.
 
         These are the nodes on the way to each key and, where the key is present, those along the gap that
         taking it out would close: atproto.com/specs/sync, "Commit Validation: MST Operation Inversion".

@@ -146,7 +146,7 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
         keys, values, children = _read(block)
     except (KeyError, TypeError, ValueError, RecursionError, IndexError):
         raise MstInvalid("node-form") from None
-    # Encoding it again compares everything at once: field names, order, shortest numbers, links, longest prefixes.
+    # Writing it again compares field names, order, shortest numbers, links and longest prefixes at once.
     if encode_node(keys, values, children) != block:
         raise MstInvalid("node-form")
     height = _check_height(keys, children, height)

@@ -1,0 +1,400 @@
+"""Frames of `com.atproto.sync.subscribeRepos`: bytes to events and back.
+
+Source: atproto.com/specs/event-stream, "Wire Framing", and /specs/sync. A frame is two CBOR maps, one after
+the other: a header that names the kind, and the body. Parsing checks form and limits only; whether an event
+is *true* is for `firehose.verify` to say. Frames are not hashed or signed themselves, so their CBOR need
+not be canonical; unknown fields are left alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import libipld
+
+from firehose.car import MAX_BLOCKS_BYTES
+from firehose.cid import Cid
+from firehose.drisl import encode
+from firehose.errors import FrameInvalid, SyntaxInvalid
+from firehose.syntax import Did, Tid, parse_did, parse_tid
+
+MAX_FRAME_BYTES: Final = 5_000_000  # specs/event-stream, "Streaming Endpoints"
+MAX_COMMIT_OPS: Final = 200  # specs/sync, "#commit"
+MAX_SEQ: Final = (1 << 53) - 1  # what every JSON reader can hold
+
+
+class FrameType(StrEnum):
+    """What kind of frame: the header's `t`, or a word for those that have none."""
+
+    COMMIT = "#commit"
+    SYNC = "#sync"
+    IDENTITY = "#identity"
+    ACCOUNT = "#account"
+    INFO = "#info"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+class Action(StrEnum):
+    """What happens to a record."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepoOp:
+    """One record's change in a commit."""
+
+    action: Action
+    path: str  # collection/rkey; checked by the verifier
+    cid: Cid | None  # None for a delete
+    prev: Cid | None = None  # what was there before; None for a create, and from old servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitEvent:
+    """An account's repository has a new commit. Only what `blocks` proves is signed."""
+
+    seq: int
+    repo: Did
+    commit: Cid
+    rev: Tid
+    since: Tid | None  # the rev before
+    time: str
+    blocks: bytes  # a CAR: the commit, tree nodes, records
+    ops: tuple[RepoOp, ...]
+    prev_data: Cid | None  # the tree's root before; None in an account's first commit
+    blobs: tuple[Cid, ...] = ()
+
+    @property
+    def did(self) -> Did:
+        """The account, under the name that the other events use."""
+        return self.repo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncEvent:
+    """What an account's repository is now, without saying how it came about."""
+
+    seq: int
+    did: Did
+    rev: Tid
+    time: str
+    blocks: bytes  # a CAR with the commit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityEvent:
+    """An account's DID document or handle may have changed."""
+
+    seq: int
+    did: Did
+    time: str
+    handle: str | None = None  # a hint, not verified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountEvent:
+    """Whether the server that we hear this from still serves the account."""
+
+    seq: int
+    did: Did
+    time: str
+    active: bool
+    status: str | None = None  # an open vocabulary: takendown, suspended, deleted, deactivated, …
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfoEvent:
+    """The server tells us something, such as `OutdatedCursor`."""
+
+    name: str
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorFrame:
+    """The server ends the stream, such as with `FutureCursor` or `ConsumerTooSlow`."""
+
+    name: str
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownFrame:
+    """A kind of frame that this version does not know: to be passed over."""
+
+    op: int
+    type: str | None
+
+
+Frame = CommitEvent | SyncEvent | IdentityEvent | AccountEvent | InfoEvent | ErrorFrame | UnknownFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramePeek:
+    """The little of a frame that routing needs."""
+
+    type: FrameType
+    seq: int | None = None
+    did: str | None = None  # not checked
+
+
+def parse_frame(data: bytes) -> Frame:
+    """The event in a frame.
+
+    Raises: FrameInvalid: the frame is malformed or over a limit; the reason is a stable word.
+    """
+    header, body = _split(data)
+    op, kind = header.get("op"), header.get("t")
+    if op == -1:
+        return ErrorFrame(name=_text(body, "error"), message=_optional_text(body, "message"))
+    if type(op) is not int:
+        raise FrameInvalid("frame-header", "op is no integer")
+    parse = _PARSERS.get(kind) if op == 1 and isinstance(kind, str) else None
+    if parse is None:
+        return UnknownFrame(op=op, type=kind if isinstance(kind, str) else None)
+    if kind == FrameType.INFO:
+        return parse(body, 0)
+    seq = body.get("seq")
+    if type(seq) is not int or not 0 < seq <= MAX_SEQ:
+        raise FrameInvalid("field-seq", f"{seq!r:.40}")
+    try:
+        return parse(body, seq)
+    except FrameInvalid as error:
+        raise FrameInvalid(error.reason, error.detail, seq) from None
+
+
+def peek(data: bytes) -> FramePeek:
+    """The kind, seq and DID of a frame, without the rest of the checks.
+
+    Raises: FrameInvalid: it is not a frame at all.
+    """
+    header, body = _split(data)
+    if header.get("op") == -1:
+        return FramePeek(type=FrameType.ERROR)
+    kind = _TYPES.get(str(header.get("t")), FrameType.UNKNOWN)
+    seq, did = body.get("seq"), body.get("repo" if kind is FrameType.COMMIT else "did")
+    return FramePeek(
+        type=kind,
+        seq=seq if type(seq) is int and 0 < seq <= MAX_SEQ else None,
+        did=did if isinstance(did, str) else None,
+    )
+
+
+def encode_commit(
+    *,
+    seq: int,
+    repo: str,
+    commit: Cid,
+    rev: str,
+    since: str | None,
+    time: str,
+    blocks: bytes,
+    ops: Sequence[RepoOp],
+    prev_data: Cid | None,
+    blobs: Sequence[Cid] = (),
+) -> bytes:
+    """A #commit frame. `blocks` is the CAR of `firehose.repo.CommitResult.car`."""
+    body: dict[str, Any] = {
+        "seq": seq,
+        "repo": repo,
+        "commit": commit,
+        "rev": rev,
+        "since": since,
+        "time": time,
+        "blocks": blocks,
+        "ops": [_encode_op(op) for op in ops],
+        "blobs": list(blobs),
+        "rebase": False,
+        "tooBig": False,
+    }
+    if prev_data is not None:
+        body["prevData"] = prev_data
+    return _encode(FrameType.COMMIT, body)
+
+
+def encode_sync(*, seq: int, did: str, rev: str, time: str, blocks: bytes) -> bytes:
+    """A #sync frame. `blocks` is a CAR with the commit block alone."""
+    return _encode(FrameType.SYNC, {"seq": seq, "did": did, "rev": rev, "time": time, "blocks": blocks})
+
+
+def encode_identity(*, seq: int, did: str, time: str, handle: str | None = None) -> bytes:
+    """An #identity frame."""
+    return _encode(FrameType.IDENTITY, _present(seq=seq, did=did, time=time, handle=handle))
+
+
+def encode_account(*, seq: int, did: str, time: str, active: bool, status: str | None = None) -> bytes:
+    """An #account frame."""
+    return _encode(FrameType.ACCOUNT, _present(seq=seq, did=did, time=time, active=active, status=status))
+
+
+def encode_info(name: str, message: str | None = None) -> bytes:
+    """An #info frame; it has no seq."""
+    return _encode(FrameType.INFO, _present(name=name, message=message))
+
+
+def encode_error(name: str, message: str | None = None) -> bytes:
+    """An error frame; the server closes after it."""
+    return encode({"op": -1}) + encode(_present(error=name, message=message))
+
+
+def _encode(kind: FrameType, body: dict[str, Any]) -> bytes:
+    return encode({"op": 1, "t": str(kind)}) + encode(body)
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encode_op(op: RepoOp) -> dict[str, Any]:
+    body: dict[str, Any] = {"action": str(op.action), "path": op.path, "cid": op.cid}
+    if op.prev is not None:
+        body["prev"] = op.prev
+    return body
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    if len(data) > MAX_FRAME_BYTES:
+        raise FrameInvalid("frame-size", f"{len(data)} bytes")
+    try:
+        parts = libipld.decode_dag_cbor_multi(data)
+    except Exception as error:  # noqa: BLE001 - it raises ValueError, RecursionError, Unicode…
+        raise FrameInvalid("frame-cbor", str(error)) from None
+    if len(parts) != 2 or not isinstance(parts[0], dict) or not isinstance(parts[1], dict):
+        raise FrameInvalid("frame-shape", "not a header map and a body map")
+    return parts[0], parts[1]
+
+
+def _parse_commit(body: dict[str, Any], seq: int) -> CommitEvent:
+    ops = body.get("ops")
+    if not isinstance(ops, list):
+        raise FrameInvalid("field-ops", "no list")
+    if len(ops) > MAX_COMMIT_OPS:
+        raise FrameInvalid("too-many-ops", f"{len(ops)}")
+    blobs = body.get("blobs")
+    since = body.get("since")
+    return CommitEvent(
+        seq=seq,
+        repo=_did(body, "repo"),
+        commit=_cid(body.get("commit"), "commit"),
+        rev=_tid(body.get("rev"), "rev"),
+        since=None if since is None else _tid(since, "since"),
+        time=_text(body, "time"),
+        blocks=_blocks(body),
+        ops=tuple([_parse_op(op) for op in ops]),
+        prev_data=_optional_cid(body.get("prevData"), "prevData"),
+        blobs=tuple([_cid(blob, "blobs") for blob in blobs]) if isinstance(blobs, list) else (),
+    )
+
+
+def _parse_op(op: Any) -> RepoOp:
+    if not isinstance(op, dict):
+        raise FrameInvalid("field-ops", "an op that is no map")
+    action = _ACTIONS.get(str(op.get("action")))
+    path = op.get("path")
+    if action is None:
+        raise FrameInvalid("op-action", f"{op.get('action')!r:.40}")
+    if not isinstance(path, str):
+        raise FrameInvalid("op-path", f"{path!r:.40}")
+    return RepoOp(
+        action=action,
+        path=path,
+        cid=_optional_cid(op.get("cid"), "ops"),
+        prev=_optional_cid(op.get("prev"), "ops"),
+    )
+
+
+def _parse_sync(body: dict[str, Any], seq: int) -> SyncEvent:
+    return SyncEvent(
+        seq=seq,
+        did=_did(body, "did"),
+        rev=_tid(body.get("rev"), "rev"),
+        time=_text(body, "time"),
+        blocks=_blocks(body),
+    )
+
+
+def _parse_identity(body: dict[str, Any], seq: int) -> IdentityEvent:
+    return IdentityEvent(
+        seq=seq, did=_did(body, "did"), time=_text(body, "time"), handle=_optional_text(body, "handle")
+    )
+
+
+def _parse_account(body: dict[str, Any], seq: int) -> AccountEvent:
+    active = body.get("active")
+    if not isinstance(active, bool):
+        raise FrameInvalid("field-active", f"{active!r:.40}")
+    return AccountEvent(
+        seq=seq,
+        did=_did(body, "did"),
+        time=_text(body, "time"),
+        active=active,
+        status=_optional_text(body, "status"),
+    )
+
+
+def _parse_info(body: dict[str, Any], seq: int) -> InfoEvent:
+    return InfoEvent(name=_text(body, "name"), message=_optional_text(body, "message"))
+
+
+_PARSERS: Final[dict[str, Callable[[dict[str, Any], int], Frame]]] = {
+    FrameType.COMMIT: _parse_commit,
+    FrameType.SYNC: _parse_sync,
+    FrameType.IDENTITY: _parse_identity,
+    FrameType.ACCOUNT: _parse_account,
+    FrameType.INFO: _parse_info,
+}
+_TYPES: Final = {str(kind): kind for kind in FrameType if kind.startswith("#")}
+_ACTIONS: Final = {str(action): action for action in Action}
+
+
+def _did(body: dict[str, Any], field: str) -> Did:
+    try:
+        return parse_did(body.get(field))
+    except SyntaxInvalid as error:
+        raise FrameInvalid("did-syntax", str(error)) from None
+
+
+def _tid(value: Any, field: str) -> Tid:
+    try:
+        return parse_tid(value)
+    except SyntaxInvalid as error:
+        raise FrameInvalid(f"{field}-syntax", str(error)) from None
+
+
+def _cid(value: Any, field: str) -> Cid:
+    if isinstance(value, bytes):
+        try:
+            return Cid.from_bytes(value)
+        except SyntaxInvalid:
+            pass
+    raise FrameInvalid(f"field-{field}", "not a CID")
+
+
+def _optional_cid(value: Any, field: str) -> Cid | None:
+    return None if value is None else _cid(value, field)
+
+
+def _blocks(body: dict[str, Any]) -> bytes:
+    blocks = body.get("blocks")
+    if not isinstance(blocks, bytes) or not blocks:
+        raise FrameInvalid("field-blocks", "no bytes")
+    if len(blocks) > MAX_BLOCKS_BYTES:
+        raise FrameInvalid("blocks-size", f"{len(blocks)} bytes")
+    return blocks
+
+
+def _text(body: dict[str, Any], field: str) -> str:
+    value = body.get(field)
+    if isinstance(value, str):
+        return value
+    raise FrameInvalid(f"field-{field}", "no text")
+
+
+def _optional_text(body: dict[str, Any], field: str) -> str | None:
+    value = body.get(field)
+    return value if isinstance(value, str) else None
