@@ -1,0 +1,34 @@
+"""Take a TCP address, or say in one line why not."""
+
+import errno
+import socket
+from typing import Final
+
+from firehose.errors import ListenFailed, PortInUse
+
+BACKLOG: Final = 512
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A non-blocking socket that listens on host:port (port 0: any free one).
+
+    Raises:
+        PortInUse: somebody else listens there.
+        ListenFailed: the address is not ours, or not allowed.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, OverflowError) as error:
+        raise ListenFailed(host, port, f"not an address of this machine: {error}") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once, past TIME_WAIT
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise PortInUse(host, port) from None
+        raise ListenFailed(host, port, str(error)) from None
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,227 @@
+"""The retained stretch of a stream, and who still has to be sent what of it. No sockets here.
+
+A subscription holds a position, not a queue: a slow client costs a number, and the frames are kept once for all.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol, Self
+
+MAX_WINDOW_FRAMES: Final = 200_000
+MAX_WINDOW_BYTES: Final = 64 * 1024 * 1024
+MAX_LAG_FRAMES: Final = (
+    4096  # a client that was live and falls this far behind is too slow; indigo allows 16,384
+)
+MAX_WANTED_DIDS: Final = 10_000  # Jetstream's limits
+MAX_WANTED_COLLECTIONS: Final = 100
+_SLACK: Final = 1024  # forgotten entries before the lists are cut, so that trimming costs nothing per frame
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One frame of the stream with what filters look at; `collections` is empty for anything but a #commit."""
+
+    seq: int
+    frame: bytes
+    did: str | None
+    collections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What one client asked for; None means everything."""
+
+    dids: frozenset[str] | None = None
+    collections: frozenset[str] | None = None
+    prefixes: tuple[str, ...] = ()  # "app.bsky." of "app.bsky.*"; only with `collections`
+
+    @classmethod
+    def parse(cls, dids: Iterable[str], collections: Iterable[str]) -> Self:
+        """Read the repeated query parameters; nothing given means everything.
+
+        Raises:
+            ValueError: more than the limits, or a `*` that does not end a prefix.
+        """
+        wanted_dids, patterns = frozenset(dids), frozenset(collections)
+        if len(wanted_dids) > MAX_WANTED_DIDS:
+            raise ValueError(f"wantedDids: at most {MAX_WANTED_DIDS}")
+        if len(patterns) > MAX_WANTED_COLLECTIONS:
+            raise ValueError(f"wantedCollections: at most {MAX_WANTED_COLLECTIONS}")
+        prefixes = tuple(sorted(pattern[:-1] for pattern in patterns if pattern.endswith(".*")))
+        exact = frozenset(pattern for pattern in patterns if not pattern.endswith(".*"))
+        if any("*" in name for name in (*exact, *prefixes)):
+            raise ValueError("wantedCollections: '*' may only stand for everything after a dot")
+        return cls(dids=wanted_dids or None, collections=exact if patterns else None, prefixes=prefixes)
+
+    def matches(self, entry: Entry) -> bool:
+        """Whether this client gets `entry`: any op of a commit suffices; other events go by their DID alone."""
+        if self.dids is not None and entry.did not in self.dids:
+            return False
+        if self.collections is None or not entry.collections:
+            return True
+        if any(name in self.collections for name in entry.collections):
+            return True
+        return bool(self.prefixes) and any(name.startswith(self.prefixes) for name in entry.collections)
+
+
+class Source(Protocol):
+    """Frames in the order of their seq, as far back as they are kept."""
+
+    @property
+    def last_seq(self) -> int | None:
+        """The newest seq, None before the first frame."""
+
+    @property
+    def missing_seq(self) -> int:
+        """Nothing after this seq is missing; at or before it frames may have been dropped."""
+
+    def after(self, seq: int, limit: int) -> Sequence[Entry]:
+        """At most `limit` frames with a higher seq, in order."""
+
+
+class FrameWindow:
+    """A `Source` in memory, bounded by frames and by bytes: the oldest go first."""
+
+    def __init__(
+        self,
+        *,
+        missing_seq: int = 0,
+        max_frames: int = MAX_WINDOW_FRAMES,
+        max_bytes: int = MAX_WINDOW_BYTES,
+    ) -> None:
+        """Start empty; frames at or before `missing_seq` will never be here."""
+        self._entries: list[Entry] = []
+        self._seqs: list[int] = []
+        self._start = 0
+        self._bytes = 0
+        self._missing_seq = missing_seq
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._start
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all retained frames."""
+        return self._bytes
+
+    @property
+    def last_seq(self) -> int | None:
+        """The newest seq, None before the first frame."""
+        return self._seqs[-1] if self._seqs else None
+
+    @property
+    def missing_seq(self) -> int:
+        """Nothing after this seq is missing."""
+        return self._missing_seq
+
+    def append(self, entry: Entry) -> None:
+        """Add the newest frame.
+
+        Raises:
+            ValueError: its seq is not higher than the last: the caller's order is broken.
+        """
+        if self._seqs and entry.seq <= self._seqs[-1]:
+            raise ValueError(f"seq {entry.seq} after {self._seqs[-1]}")
+        self._entries.append(entry)
+        self._seqs.append(entry.seq)
+        self._bytes += len(entry.frame)
+        while len(self) > 1 and (len(self) > self._max_frames or self._bytes > self._max_bytes):
+            self._bytes -= len(self._entries[self._start].frame)
+            self._missing_seq = self._seqs[self._start]
+            self._start += 1
+        if self._start >= _SLACK:
+            del self._entries[: self._start], self._seqs[: self._start]
+            self._start = 0
+
+    def after(self, seq: int, limit: int) -> Sequence[Entry]:
+        """At most `limit` retained frames with a higher seq, in order."""
+        first = max(self._start, bisect_right(self._seqs, seq))
+        return self._entries[first : first + limit]
+
+
+class Pace(StrEnum):
+    """How a subscription stands."""
+
+    BACKFILLING = "backfilling"  # still reading what was there when it came: may take its time
+    LIVE = "live"
+    TOO_SLOW = "too-slow"
+
+
+class Subscription:
+    """One client's position in a `Source`."""
+
+    def __init__(
+        self, source: Source, wanted: Wanted, position: int, *, max_lag_frames: int = MAX_LAG_FRAMES
+    ) -> None:
+        """Begin after the seq `position`."""
+        self._source = source
+        self._wanted = wanted
+        self._max_lag_frames = max_lag_frames
+        self._changed = asyncio.Event()
+        self._is_waiting = False
+        self.position = position
+        self.lag_frames = 0  # frames for this client published since it was live and not yet taken
+        self.pace = Pace.BACKFILLING
+        self.lost = asyncio.Event()  # set once it is too slow, also while it is stuck in a send
+        self.notices: list[bytes] = []  # frames without a seq, to be sent before the next one
+
+    def offer(self, entry: Entry) -> None:
+        """Note that `entry` is now in the source."""
+        if not self._wanted.matches(entry):
+            if self._is_waiting:
+                self.position = entry.seq  # nothing before it is wanted: never look at it again
+            return
+        if self.pace is Pace.LIVE:
+            self.lag_frames += 1
+            if self.lag_frames > self._max_lag_frames:
+                self.pace = Pace.TOO_SLOW
+                self.lost.set()
+        self._wake()
+
+    def notify(self, frame: bytes) -> None:
+        """Queue a frame that has no seq (an #info) for this client."""
+        self.notices.append(frame)
+        self._wake()
+
+    def take(self, limit: int) -> list[Entry]:
+        """The next wanted frames, at most `limit` looked at; empty when there is nothing to send now."""
+        batch = self._source.after(self.position, limit)
+        return [entry for entry in batch if self._wanted.matches(entry)] or self._skip(batch)
+
+    def is_lost(self) -> bool:
+        """Whether frames that this client has not had are no longer kept."""
+        return self.pace is Pace.TOO_SLOW or self.position < self._source.missing_seq
+
+    def sent(self, entry: Entry) -> None:
+        """Note that the client has been sent `entry`."""
+        self.position = entry.seq
+        self.lag_frames = max(0, self.lag_frames - 1)
+
+    async def wait(self) -> None:
+        """Wait until there may be something to send."""
+        last_seq = self._source.last_seq
+        if last_seq is not None and self.position < last_seq:
+            return
+        if self.pace is Pace.BACKFILLING:
+            self.pace = Pace.LIVE
+        self.lag_frames = 0
+        self._changed.clear()
+        self._is_waiting = True
+        try:
+            await self._changed.wait()
+        finally:
+            self._is_waiting = False
+
+    def _skip(self, batch: Sequence[Entry]) -> list[Entry]:
+        if batch:
+            self.position = batch[-1].seq
+        return []
+
+    def _wake(self) -> None:
+        self._is_waiting = False
+        self._changed.set()
