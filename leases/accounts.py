@@ -1,0 +1,79 @@
+"""What the ledger remembers of the firehose: accounts, cursors, counters."""
+
+from leases.lease import Account, check_key, check_range, check_word
+from leases.store import Store
+
+MAX_SEQ = 2**63 - 1  # SQLite's integer; relays count far below
+
+
+def upsert(
+    store: Store,
+    did: str,
+    *,
+    handle: str | None,
+    active: bool | None,
+    status: str | None,
+    rev: str | None,
+    seq: int | None,
+) -> bool:
+    """Note what the firehose said about an identity; None leaves a field as it was (a new account is active).
+
+    `active=True` clears the status. An older `seq` than the one noted changes nothing: frames may come twice.
+
+    Returns: False if it was older.
+    """
+    row = store.row("SELECT seq FROM accounts WHERE did = ?", did)
+    if row is not None and seq is not None and row["seq"] is not None and seq < row["seq"]:
+        return False
+    store.run("INSERT INTO accounts (did, active) VALUES (?, 1) ON CONFLICT (did) DO NOTHING", did)
+    store.run(
+        """
+        UPDATE accounts SET handle = coalesce(?2, handle), active = coalesce(?3, active),
+            status = CASE WHEN ?3 = 1 THEN ?4 ELSE coalesce(?4, status) END,
+            rev = CASE WHEN rev IS NULL OR ?5 > rev THEN coalesce(?5, rev) ELSE rev END, seq = coalesce(?6, seq)
+        WHERE did = ?1
+        """,
+        *(did, handle, active, status, rev, seq),
+    )
+    return True
+
+
+def read(store: Store) -> list[Account]:
+    """Give every account, by DID."""
+    return [
+        Account(
+            did=row["did"],
+            handle=row["handle"],
+            active=bool(row["active"]),
+            status=row["status"],
+            rev=row["rev"],
+            seq=row["seq"],
+        )
+        for row in store.rows("SELECT * FROM accounts ORDER BY did")
+    ]
+
+
+def save_cursor(store: Store, name: str, seq: int) -> None:
+    """Note how far a stream has been dealt with; it never moves back, because calls may overtake each other."""
+    check_key("cursor", name)
+    check_range("seq", seq, 0, MAX_SEQ)
+    store.run(
+        "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)",
+        *(name, seq),
+    )
+
+
+def forget_cursor(store: Store, name: str) -> None:
+    """Start a stream anew: its server counts differently now."""
+    store.run("DELETE FROM cursors WHERE name = ?", name)
+
+
+def count(store: Store, name: str, n: int) -> None:
+    """Add to a counter."""
+    check_word("counter", name)
+    check_range("n", n, 0, MAX_SEQ)
+    store.run(
+        "INSERT INTO counters (name, n) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET n = n + excluded.n",
+        name,
+        n,
+    )
