@@ -1,7 +1,7 @@
 """Who holds which sandbox and until when: the ledger, its endings, its budgets and costs. Free of Ray.
 
-`Ledger` and `LedgerReader` are loaded when they are first asked for: an agent that only unpickles a `Lease` or catches
-a `LeaseError` must not pay for sqlite-utils (3 MB and 50 ms in each actor).
+`Ledger` and `LedgerReader` are loaded when they are first asked for: an agent that only unpickles a `Lease`
+or catches a `LeaseError` must not pay for sqlite-utils (3 MB and 50 ms in each actor).
 """
 
 from importlib import import_module

@@ -30,7 +30,8 @@ def upsert(
         """
         UPDATE accounts SET handle = coalesce(?2, handle), active = coalesce(?3, active),
             status = CASE WHEN ?3 = 1 THEN ?4 ELSE coalesce(?4, status) END,
-            rev = CASE WHEN rev IS NULL OR ?5 > rev THEN coalesce(?5, rev) ELSE rev END, seq = coalesce(?6, seq)
+            rev = CASE WHEN rev IS NULL OR ?5 > rev THEN coalesce(?5, rev) ELSE rev END,
+            seq = coalesce(?6, seq)
         WHERE did = ?1
         """,
         *(did, handle, active, status, rev, seq),
@@ -54,11 +55,12 @@ def read(store: Store) -> list[Account]:
 
 
 def save_cursor(store: Store, name: str, seq: int) -> None:
-    """Note how far a stream has been dealt with; it never moves back, because calls may overtake each other."""
+    """Note how far a stream has been dealt with; it never moves back: calls may overtake each other."""
     check_key("cursor", name)
     check_range("seq", seq, 0, MAX_SEQ)
     store.run(
-        "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)",
+        "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name)"
+        " DO UPDATE SET seq = max(seq, excluded.seq)",
         *(name, seq),
     )
 

@@ -51,7 +51,7 @@ def judge(ending: Ending, lease: Lease) -> Verdict:
 
 
 def sum_up(verdicts: Iterable[Verdict]) -> Verdict:
-    """Give the one word an ending is counted under: the strongest of its verdicts, OTHER_LEASE if it met no lease."""
+    """Give the word an ending is counted under: its strongest verdict, OTHER_LEASE if it met no lease."""
     met = set(verdicts)
     return next((verdict for verdict in Verdict if verdict in met), Verdict.OTHER_LEASE)
 

@@ -1,4 +1,4 @@
-"""One number for the whole ledger: equal histories have equal digests, whatever order leases interleaved in."""
+"""One number for the whole ledger: equal histories have equal digests, however leases interleaved."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ from leases.store import Store
 # table: (columns, order). No rowids, nothing of now; where a history was published is not part of it
 _CANON: Final = {
     "leases": (
-        "id, agent_did, environment_id, environment_type, authority_did, tier, image, leased_at, last_activity, expires_at,"
-        " max_expires_at, ttl_ms, sleep_after_ms, expiry_conditions, status, epoch, sandbox_id, node_id, last_turn,"
-        " ended_at, ended_by",
+        "id, agent_did, environment_id, environment_type, authority_did, tier, image, leased_at,"
+        " last_activity, expires_at, max_expires_at, ttl_ms, sleep_after_ms, expiry_conditions, status,"
+        " epoch, sandbox_id, node_id, last_turn, ended_at, ended_by",
         "id",
     ),
     "lease_events": (
-        "lease_id, seq, epoch, at, cause, from_status, to_status, sandbox_id, sandbox_state, node_id, condition,"
-        " author_did, event, detail",
+        "lease_id, seq, epoch, at, cause, from_status, to_status, sandbox_id, sandbox_state, node_id,"
+        " condition, author_did, event, detail",
         "lease_id, seq",
     ),
     "usage": (

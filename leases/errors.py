@@ -14,8 +14,8 @@ LeaseError
     ├── LedgerLocked    another process writes this ledger
     └── LedgerTooNew    a newer skylease wrote this file
 
-Every constructor takes positional arguments and hands them to `super().__init__`, because that is what survives pickling
-between actors.
+Every constructor takes positional arguments and hands them to `super().__init__`, because that is what
+survives pickling between actors.
 """
 
 from collections.abc import Sequence
@@ -71,8 +71,8 @@ class BudgetExceeded(LeaseError):
 
     def __str__(self) -> str:
         return (
-            f"{self.agent_did} has used {self.used_hours:.4g} of {self.budget_hours:.4g} awake hours this month: "
-            f"raise its budget, or wait for {self.resets_on}"
+            f"{self.agent_did} has used {self.used_hours:.4g} of {self.budget_hours:.4g} awake hours "
+            f"this month: raise its budget, or wait for {self.resets_on}"
         )
 
 
@@ -85,8 +85,8 @@ class StaleEpoch(LeaseError):
 
     def __str__(self) -> str:
         if self.epoch > self.current:
-            return f"{self.lease_id} has epoch {self.current}, {self.epoch} was never given out: acquire it first"
-        return f"{self.lease_id} is at epoch {self.current}, you hold {self.epoch}: stop, another holder took over"
+            return f"{self.lease_id} is at epoch {self.current}, {self.epoch} was never given out: acquire it"
+        return f"{self.lease_id} is at epoch {self.current}, you hold {self.epoch}: stop, another took over"
 
 
 class LeaseEnded(LeaseError):

@@ -14,7 +14,7 @@ from leases.transitions import ENDINGS, Cause, next_status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseEvent:
-    """One thing that happened to a lease; `id` names it in `mark_published`, `seq` counts within its lease from 1."""
+    """One thing that happened to a lease; `id` is for `mark_published`, `seq` counts in its lease from 1."""
 
     id: int
     lease_id: LeaseId

@@ -34,7 +34,7 @@ LIVE: Final = frozenset({LeaseStatus.ACTIVE, LeaseStatus.SLEEPING})
 
 
 class SandboxState(StrEnum):
-    """Where a sandbox stands, as its host last reported it; WARMING is our intent, written before it exists."""
+    """Where a sandbox stands, as its host last reported it; WARMING is also our intent before it exists."""
 
     COLD = "cold"
     WARMING = "warming"

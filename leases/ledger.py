@@ -1,14 +1,13 @@
-"""The ledger: who holds which sandbox and until when. Every mutation is one transaction with its row of history."""
+"""The ledger: who holds which sandbox and until when. A mutation is one transaction with its history row."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from leases import accounts, history, usage
+from leases import accounts, history, lifecycle, placements, usage
 from leases.conditions import Ending, Verdict, judge, sum_up
-from leases.errors import FieldInvalid, InvalidTransition, LeaseEnded, LeaseEnding, StaleEpoch, UnknownSandbox
+from leases.errors import InvalidTransition, LeaseEnded, StaleEpoch
 from leases.history import Happening
 from leases.lease import (
     MAX_TEXT_CHARS,
@@ -25,13 +24,15 @@ from leases.lease import (
     lease_id_of,
 )
 from leases.months import month_of
-from leases.reader import LedgerReader, placement_of, wall_clock_ms
+from leases.reader import LedgerReader, wall_clock_ms
+from leases.rows import find_lease, find_leases, get_lease
 from leases.store import Access, Store, Tracer
 from leases.terms import Terms, conditions_for
 from leases.transitions import ENDINGS, Cause
 from leases.usage import DEFAULT_BUDGET, NO_RATES
 
 DAY_MS: Final = 86_400_000
+SLEEP_AFTER_MS: Final = 300_000
 LOCK_WAIT_S: Final = 2.0  # a predecessor that is being replaced needs about as long to die
 LeaseIds: TypeAlias = list[LeaseId]
 Cursor: TypeAlias = tuple[str, int]  # a stream's name and the sequence number dealt with
@@ -61,13 +62,14 @@ class Ledger(LedgerReader):
             path: the file; its folder exists.
             clock: the time of day in epoch milliseconds.
             rates: USD per awake hour by tier; others cost `usage.DEFAULT_RATE`.
-            name_sandbox: gives the sandbox id of (agent DID, environment id); default: the canonical key itself.
+            name_sandbox: gives the sandbox id of (agent DID, environment id); default: the canonical key.
             lock_wait_s: how long to wait for another writer that is about to leave, in seconds.
             tracer: gets every SQL statement just before it runs.
 
         Raises: LedgerLocked, LedgerTooNew, LedgerUnavailable.
         """
-        self._open(Store(Path(path), Access.WRITE, lock_wait_s=lock_wait_s, tracer=tracer), clock, rates)
+        store = Store(Path(path), Access.WRITE, lock_wait_s=lock_wait_s, tracer=tracer)
+        super()._adopt(store, clock, rates)
         self._name_sandbox = name_sandbox
 
     @contextmanager
@@ -76,7 +78,7 @@ class Ledger(LedgerReader):
         with self._store.atomic():
             yield
 
-    # -- the life of a lease ------------------------------------------------------------------------------------------
+    # -- the life of a lease ---------------------------------------------------------------------------------
 
     def acquire(
         self,
@@ -87,12 +89,12 @@ class Ledger(LedgerReader):
         authority_did: str,
         ttl_ms: int = DAY_MS,
         max_ttl_ms: int | None = None,
-        sleep_after_ms: int = 300_000,
+        sleep_after_ms: int = SLEEP_AFTER_MS,
         expiry_conditions: Iterable[str] | None = None,
         tier: str = "process",
         image: str | None = None,
     ) -> Acquired:
-        """Give the agent its lease in the environment: the live one unchanged, else a new one with the next epoch.
+        """Give the agent its lease in the environment: the live one unchanged, else one of the next epoch.
 
         Args:
             ttl_ms: how long it lasts without a renewal.
@@ -102,7 +104,7 @@ class Ledger(LedgerReader):
 
         Raises:
             BudgetExceeded: it would be new, and the agent has used up this month; nothing is written.
-            LeaseEnding: the last one ended and its sandbox is not confirmed gone; ask again after `destroyed`.
+            LeaseEnding: the last one's sandbox is not confirmed gone; ask again after `destroyed`.
             FieldInvalid: a value that no lease can have.
         """
         lease_id = lease_id_of(agent_did, environment_id)
@@ -117,19 +119,15 @@ class Ledger(LedgerReader):
             image=image,
         )
         with self._store.atomic():
-            last = next(iter(self._leases("WHERE id = ?", lease_id)), None)
+            last = find_lease(self._store, lease_id)
             if last is not None and last.is_live:
                 return Acquired(lease=last, is_new=False)
-            now = self._clock()
-            usage.check_budget(self._store, agent_did, month_of(now), now_ms=now)
-            if last is not None and last.status is LeaseStatus.EXPIRED:
-                last = self._clear_way(last)
             return Acquired(lease=self._create(agent_did, environment_id, terms, last), is_new=True)
 
     def place(self, lease_id: str, epoch: int, *, sandbox_id: str, node_id: str) -> None:
         """Write where the lease's sandbox is about to be created; call it before creating anything.
 
-        Raises: UnknownLease, StaleEpoch. LeaseEnded: create nothing.
+        Raises: UnknownLease, StaleEpoch. LeaseEnded: create nothing. FieldInvalid: another lease's sandbox.
         """
         check_key("sandbox_id", sandbox_id)
         check_word("node_id", node_id)
@@ -137,31 +135,7 @@ class Ledger(LedgerReader):
             lease = self._held(lease_id, epoch)
             if not lease.is_live:
                 raise LeaseEnded(lease_id, lease.status, lease.ended_by)
-            other = self._store.row(
-                "SELECT lease_id FROM sandboxes WHERE sandbox_id = ? AND lease_id <> ?", sandbox_id, lease_id
-            )
-            if other is not None:
-                raise FieldInvalid("sandbox_id", sandbox_id, f"it belongs to {other['lease_id']}")
-            what = Happening(
-                cause=Cause.PLACED,
-                epoch=epoch,
-                sandbox_id=sandbox_id,
-                sandbox_state=SandboxState.WARMING,
-                node_id=node_id,
-            )
-            at = self._happens(lease, what)
-            self._store.run(
-                "UPDATE leases SET sandbox_id = ?, node_id = ? WHERE id = ?", sandbox_id, node_id, lease_id
-            )
-            self._store.run(
-                """
-                INSERT INTO sandboxes (sandbox_id, epoch, lease_id, node_id, tier, image, state, placed_at, changed_at)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, 'warming', ?7, ?7)
-                ON CONFLICT (sandbox_id, epoch) DO UPDATE
-                SET node_id = excluded.node_id, state = 'warming', changed_at = excluded.changed_at
-                """,
-                *(sandbox_id, epoch, lease_id, node_id, lease.tier, lease.image, at),
-            )
+            placements.place(self._store, lease, sandbox_id=sandbox_id, node_id=node_id, now_ms=self._clock())
 
     def sandbox_state(self, sandbox_id: str, state: SandboxState | str, *, epoch: int | None = None) -> bool:
         """Write what the host reports of the sandbox that was placed last under this id.
@@ -169,30 +143,10 @@ class Ledger(LedgerReader):
         Returns: False if nothing changed: it is in that state, was deleted, or its lease is destroyed.
         Raises: UnknownSandbox. StaleEpoch: the report is about an older sandbox.
         """
-        state = SandboxState(state)
         with self._store.atomic():
-            row = self._store.row(
-                "SELECT * FROM sandboxes WHERE sandbox_id = ? ORDER BY epoch DESC LIMIT 1", sandbox_id
+            return placements.report(
+                self._store, sandbox_id, SandboxState(state), epoch=epoch, now_ms=self._clock()
             )
-            if row is None:
-                raise UnknownSandbox(sandbox_id)
-            placed = placement_of(row)
-            lease = self._held(placed.lease_id, placed.epoch if epoch is None else epoch)
-            if placed.state in (state, SandboxState.DELETED) or lease.status is LeaseStatus.DESTROYED:
-                return False
-            what = Happening(
-                cause=Cause.SANDBOX,
-                epoch=lease.epoch,
-                sandbox_id=sandbox_id,
-                sandbox_state=state,
-                node_id=placed.node_id,
-            )
-            at = self._happens(lease, what)
-            self._store.run(
-                "UPDATE sandboxes SET state = ?, changed_at = ? WHERE sandbox_id = ? AND epoch = ?",
-                *(state, at, sandbox_id, placed.epoch),
-            )
-            return True
 
     def renew(
         self, lease_id: str, epoch: int, *, last_turn: int | None = None, cursor: Cursor | None = None
@@ -201,22 +155,13 @@ class Ledger(LedgerReader):
 
         Calls may overtake each other: expiry, last_turn and cursor never move back.
 
-        Returns: False if the lease has ended (nothing changes). Raises: StaleEpoch: a newer holder exists. UnknownLease.
+        Returns: False if the lease has ended (nothing changes).
+        Raises: UnknownLease. StaleEpoch: a newer holder exists.
         """
         if last_turn is not None:
             check_range("last_turn", last_turn, 0, accounts.MAX_SEQ)
-        now = self._clock()
         with self._store.atomic():
-            renewed = self._store.run(
-                """
-                UPDATE leases SET last_activity = max(last_activity, ?1),
-                    expires_at = max(expires_at, min(?1 + ttl_ms, coalesce(max_expires_at, ?1 + ttl_ms))),
-                    last_turn = CASE WHEN ?2 IS NULL THEN last_turn ELSE max(coalesce(last_turn, 0), ?2) END
-                WHERE id = ?3 AND epoch = ?4 AND status IN ('active', 'sleeping')
-                """,
-                *(now, last_turn, lease_id, epoch),
-            )
-            if not renewed:
+            if not lifecycle.renew(self._store, lease_id, epoch, last_turn=last_turn, now_ms=self._clock()):
                 self._held(lease_id, epoch)  # unknown and stale raise; what is left has ended
                 return False
             if cursor is not None:
@@ -224,12 +169,20 @@ class Ledger(LedgerReader):
             return True
 
     def sleep(self, lease_id: str, epoch: int) -> bool:
-        """Note that the sandbox sleeps: awake time stops here. Returns: False if it slept already or has ended."""
-        return self._nap(lease_id, epoch, Cause.SLEPT, LeaseStatus.ACTIVE, LeaseStatus.SLEEPING)
+        """Note that the sandbox sleeps: awake time stops. Returns: False if it slept already or has ended."""
+        with self._store.atomic():
+            lease = self._held(lease_id, epoch)
+            if lease.status is LeaseStatus.ACTIVE:
+                lifecycle.put_to_sleep(self._store, lease, now_ms=self._clock())
+            return lease.status is LeaseStatus.ACTIVE
 
     def wake(self, lease_id: str, epoch: int) -> bool:
-        """Note that the sandbox is awake: awake time runs again. Returns: False if it was awake or has ended."""
-        return self._nap(lease_id, epoch, Cause.WOKEN, LeaseStatus.SLEEPING, LeaseStatus.ACTIVE)
+        """Note that the sandbox is awake: awake time runs. Returns: False if it was awake or has ended."""
+        with self._store.atomic():
+            lease = self._held(lease_id, epoch)
+            if lease.status is LeaseStatus.SLEEPING:
+                lifecycle.wake_up(self._store, lease, now_ms=self._clock())
+            return lease.status is LeaseStatus.SLEEPING
 
     def expire(
         self, lease_id: str, cause: Cause | str, event: str | None = None, *, epoch: int | None = None
@@ -247,15 +200,14 @@ class Ledger(LedgerReader):
         known, words = _cause(cause)
         check_text("event", event)
         with self._store.atomic():
-            lease = self.get(lease_id) if epoch is None else self._held(lease_id, epoch)
+            lease = self._held(lease_id, epoch)
             if known not in ENDINGS:
-                raise InvalidTransition(
-                    lease_id, lease.status, known, [str(one) for one in self.history(lease_id)]
-                )
-            if not lease.is_live:
-                return False
-            self._end(lease, Happening(cause=known, epoch=lease.epoch, condition=words, event=event))
-            return True
+                story = [str(one) for one in self.history(lease_id)]
+                raise InvalidTransition(lease_id, lease.status, known, story)
+            if lease.is_live:
+                what = Happening(cause=known, epoch=lease.epoch, condition=words, event=event)
+                lifecycle.end(self._store, lease, what, now_ms=self._clock())
+            return lease.is_live
 
     def expire_by_condition(
         self,
@@ -268,48 +220,51 @@ class Ledger(LedgerReader):
     ) -> LeaseIds:
         """End the live leases of the environment that this ending ends, and count it by what it met.
 
-        The counter is `ending.<verdict>`: `ends`, or the strongest reason why it ended none. Nothing is raised for what
-        a stranger wrote.
+        The counter is `ending.<verdict>`: `ends`, or the strongest reason why it ended none. Nothing is
+        raised for what a stranger wrote.
 
-        Returns: the leases ended, by id.
+        Returns: the ids of the leases that ended.
         """
         ending = Ending(
             condition=condition, environment_id=environment_id, author_did=author_did, subject_did=subject_did
         )
+        event = event[:MAX_TEXT_CHARS] if event else None
         with self._store.atomic():
-            met = self._leases("WHERE environment_id = ? ORDER BY id", environment_id)
-            verdicts = {lease.id: judge(ending, lease) for lease in met}
-            ended = [lease for lease in met if verdicts[lease.id] is Verdict.ENDS]
+            met = find_leases(self._store, "WHERE environment_id = ? ORDER BY id", environment_id)
+            verdicts = [judge(ending, lease) for lease in met]
+            ended = [lease for lease, verdict in zip(met, verdicts, strict=True) if verdict is Verdict.ENDS]
             for lease in ended:
-                self._end(
-                    lease,
-                    Happening(
-                        cause=Cause.CONDITION,
-                        epoch=lease.epoch,
-                        condition=condition,
-                        author_did=author_did,
-                        event=event and event[:MAX_TEXT_CHARS],
-                    ),
+                what = Happening(
+                    cause=Cause.CONDITION,
+                    epoch=lease.epoch,
+                    condition=condition,
+                    author_did=author_did,
+                    event=event,
                 )
-            self.count(f"ending.{sum_up(verdicts.values())}")
+                lifecycle.end(self._store, lease, what, now_ms=self._clock())
+            self.count(f"ending.{sum_up(verdicts)}")
             return [lease.id for lease in ended]
 
     def destroyed(self, lease_id: str, *, epoch: int | None = None) -> bool:
         """Note the tier's report that nothing of an ended lease's sandbox is left.
 
-        Returns: False if it was noted already. Raises: UnknownLease, StaleEpoch. InvalidTransition: the lease is live.
+        Returns: False if it was noted already.
+        Raises: UnknownLease, StaleEpoch. InvalidTransition: the lease is live.
         """
         with self._store.atomic():
-            lease = self.get(lease_id) if epoch is None else self._held(lease_id, epoch)
+            lease = self._held(lease_id, epoch)
             if lease.status is LeaseStatus.DESTROYED:
                 return False
-            self._bury(lease, Cause.TIER_EMPTY)
+            lifecycle.bury(self._store, lease, Cause.TIER_EMPTY, now_ms=self._clock())
             return True
 
-    # -- budgets, accounts, cursors, counters, publication --------------------------------------------------------------
+    # -- budgets, accounts, cursors, counters, publication ---------------------------------------------------
 
     def set_budget(self, agent_did: str | None, hours: float | None) -> None:
-        """Set awake hours per month for an agent, or for all without their own (None); hours None or 0: unlimited."""
+        """Set awake hours per month for an agent, or for all without their own (None).
+
+        Hours None or 0 are unlimited. Raises: FieldInvalid.
+        """
         if agent_did is not None:
             check_did("agent_did", agent_did)
         usage.set_budget(self._store, DEFAULT_BUDGET if agent_did is None else agent_did, hours)
@@ -324,7 +279,10 @@ class Ledger(LedgerReader):
         rev: str | None = None,
         seq: int | None = None,
     ) -> bool:
-        """Note what the firehose said about an identity; what is None stays. Returns: False if `seq` is an old one."""
+        """Note what the firehose said about an identity; what is None stays, `active=True` clears the status.
+
+        Returns: False if a newer `seq` was noted before (nothing changes).
+        """
         check_did("did", did)
         with self._store.atomic():
             return accounts.upsert(
@@ -344,107 +302,29 @@ class Ledger(LedgerReader):
         accounts.count(self._store, name, n)
 
     def mark_published(self, event_id: int, uri: str) -> bool:
-        """Note under which URI a beginning or ending was published. Returns: False if it was noted before."""
+        """Note the URI under which a beginning or ending was published. Returns: False if it was before."""
         check_key("uri", uri)
         return history.publish(self._store, event_id, uri, at=self._clock())
 
-    # -- steps, each inside the caller's transaction --------------------------------------------------------------------
-
-    def _held(self, lease_id: str, epoch: int) -> Lease:
-        lease = self.get(lease_id)
-        if lease.epoch != epoch:
+    def _held(self, lease_id: str, epoch: int | None) -> Lease:
+        lease = get_lease(self._store, lease_id)
+        if epoch is not None and lease.epoch != epoch:
             raise StaleEpoch(lease_id, epoch, lease.epoch)
         return lease
 
-    def _happens(self, lease: Lease, what: Happening) -> int:
-        at = history.last_moment(self._store, lease.id, self._clock())
-        history.append(self._store, lease.id, lease.status, what, at=at)
-        return at
-
     def _create(self, agent_did: str, environment_id: str, terms: Terms, last: Lease | None) -> Lease:
-        lease_id = lease_id_of(agent_did, environment_id)
-        epoch = 1 if last is None else last.epoch + 1
-        at = history.last_moment(self._store, lease_id, self._clock())
+        now = self._clock()
+        usage.check_budget(self._store, agent_did, month_of(now), now_ms=now)
+        if last is not None and last.status is LeaseStatus.EXPIRED:
+            lifecycle.clear_way(self._store, last, now_ms=now)
         sandbox_id = self._name_sandbox(agent_did, environment_id)
-        self._store.run(
-            _CREATE,
-            *(
-                lease_id,
-                agent_did,
-                environment_id,
-                terms.environment_type,
-                terms.authority_did,
-                terms.tier,
-                terms.image,
-            ),
-            *(at, terms.expires_at(at), terms.max_expires_at(at), terms.ttl_ms, terms.sleep_after_ms),
-            *(json.dumps(terms.expiry_conditions), epoch, sandbox_id),
+        return lifecycle.create(
+            self._store, agent_did, environment_id, terms, sandbox_id=sandbox_id, now_ms=now
         )
-        what = Happening(cause=Cause.ACQUIRED, epoch=epoch, sandbox_id=sandbox_id, detail=terms.as_detail())
-        history.append(self._store, lease_id, None if last is None else last.status, what, at=at)
-        lease = self.get(lease_id)
-        usage.begin(self._store, lease, at=at)
-        return lease
-
-    def _clear_way(self, lease: Lease) -> Lease:
-        left = self._store.row(
-            "SELECT sandbox_id, epoch FROM sandboxes WHERE lease_id = ? AND state <> 'deleted'", lease.id
-        )
-        if left is not None:
-            raise LeaseEnding(lease.id, left["epoch"], left["sandbox_id"])
-        self._bury(lease, Cause.NEVER_PLACED)
-        return self.get(lease.id)
-
-    def _nap(self, lease_id: str, epoch: int, cause: Cause, before: LeaseStatus, after: LeaseStatus) -> bool:
-        with self._store.atomic():
-            lease = self._held(lease_id, epoch)
-            if lease.status is not before:
-                return False
-            at = self._happens(lease, Happening(cause=cause, epoch=epoch))
-            if after is LeaseStatus.ACTIVE:
-                usage.begin(self._store, lease, at=at)
-            else:
-                usage.end(self._store, lease_id, at=at)
-            self._store.run("UPDATE leases SET status = ? WHERE id = ?", after, lease_id)
-            return True
-
-    def _end(self, lease: Lease, what: Happening) -> None:
-        at = self._happens(lease, what)
-        usage.end(self._store, lease.id, at=at)
-        self._store.run(
-            "UPDATE leases SET status = 'expired', ended_at = ?, ended_by = ? WHERE id = ?",
-            at,
-            what.condition,
-            lease.id,
-        )
-
-    def _bury(self, lease: Lease, cause: Cause) -> None:
-        at = self._happens(lease, Happening(cause=cause, epoch=lease.epoch))
-        self._store.run("UPDATE leases SET status = 'destroyed' WHERE id = ?", lease.id)
-        self._store.run(
-            "UPDATE sandboxes SET state = 'deleted', changed_at = ? WHERE lease_id = ? AND state <> 'deleted'",
-            at,
-            lease.id,
-        )
-
-
-_CREATE: Final = """
-    INSERT INTO leases (id, agent_did, environment_id, environment_type, authority_did, tier, image,
-        leased_at, last_activity, expires_at, max_expires_at, ttl_ms, sleep_after_ms, expiry_conditions,
-        status, epoch, sandbox_id)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9, ?10, ?11, ?12, ?13, 'active', ?14, ?15)
-    ON CONFLICT (id) DO UPDATE SET environment_type = excluded.environment_type, authority_did = excluded.authority_did,
-        tier = excluded.tier, image = excluded.image, leased_at = excluded.leased_at,
-        last_activity = excluded.last_activity, expires_at = excluded.expires_at,
-        max_expires_at = excluded.max_expires_at, ttl_ms = excluded.ttl_ms, sleep_after_ms = excluded.sleep_after_ms,
-        expiry_conditions = excluded.expiry_conditions, status = 'active', epoch = excluded.epoch,
-        sandbox_id = excluded.sandbox_id, node_id = NULL, ended_at = NULL, ended_by = NULL
-"""
 
 
 def _cause(cause: Cause | str) -> tuple[Cause, str]:
-    try:
-        return Cause(cause), Cause(cause).value
-    except ValueError:
-        check_text("cause", cause)
-        return Cause.OTHER, cause
+    if cause in {known.value for known in Cause}:
+        return Cause(cause), str(cause)
+    check_text("cause", cause)
+    return Cause.OTHER, cause

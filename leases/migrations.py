@@ -52,7 +52,7 @@ _LEASES: Final = (
     "CREATE INDEX leases_expires_at ON leases (expires_at)",
 )
 
-# seq counts per lease, so that equal histories are equal however leases interleaved; id only orders what to publish
+# seq counts per lease: equal histories are equal however leases interleaved; id orders what to publish
 _LEASE_EVENTS: Final = (
     """
     CREATE TABLE lease_events (

@@ -9,7 +9,8 @@ from leases.errors import FieldInvalid
 
 MS_PER_HOUR: Final = 3_600_000
 _MONTH_NAMES: Final = (  # not strftime("%B"), which follows the locale
-    "January February March April May June July August September October November December".split()
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
 )
 _MONTH: Final = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])", re.ASCII)
 

@@ -1,7 +1,5 @@
 """What can be read from a ledger, by its writer or beside it."""
 
-import json
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,8 +9,9 @@ from typing import Self, TypeAlias
 from leases import accounts, digest, history, invariants, usage
 from leases.errors import UnknownLease
 from leases.history import LeaseEvent
-from leases.lease import Account, Lease, LeaseId, LeaseStatus, Placement, SandboxState
+from leases.lease import Account, Lease, LeaseStatus, Placement, SandboxState
 from leases.months import month_of, parse_month
+from leases.rows import find_leases, get_lease, placement_of
 from leases.store import Access, Store
 from leases.usage import NO_RATES, AgentCost
 
@@ -45,9 +44,9 @@ class LedgerReader:
 
         Raises: LedgerUnavailable: no such file, or no ledger. LedgerTooNew: a newer skylease wrote it.
         """
-        self._open(Store(Path(path), Access.READ), clock, rates)
+        self._adopt(Store(Path(path), Access.READ), clock, rates)
 
-    def _open(self, store: Store, clock: Callable[[], int], rates: Mapping[str, float]) -> None:
+    def _adopt(self, store: Store, clock: Callable[[], int], rates: Mapping[str, float]) -> None:
         self._store, self._clock, self._rates = store, clock, dict(rates)
 
     @property
@@ -57,34 +56,32 @@ class LedgerReader:
 
     def get(self, lease_id: str) -> Lease:
         """Give one lease. Raises: UnknownLease."""
-        row = self._store.row("SELECT * FROM leases WHERE id = ?", lease_id)
-        if row is None:
-            raise UnknownLease(lease_id)
-        return lease_of(row)
+        return get_lease(self._store, lease_id)
 
     def history(self, lease_id: str) -> Events:
-        """Give everything that happened to a lease over all its epochs, oldest first. Raises: UnknownLease."""
+        """Give all that happened to a lease over all its epochs, oldest first. Raises: UnknownLease."""
         events = history.read(self._store, lease_id)
         if not events:
             raise UnknownLease(lease_id)
         return events
 
     def expired(self, now: int | None = None) -> Leases:
-        """Give the live leases whose time is over at `now` (default: by the clock), the most overdue first."""
-        return self._leases(
+        """Give the live leases whose time is over at `now` (default: the clock's), most overdue first."""
+        return find_leases(
+            self._store,
             "WHERE status IN ('active', 'sleeping') AND expires_at <= ? ORDER BY expires_at, id",
             self._clock() if now is None else now,
         )
 
     def pending_destroy(self) -> Leases:
-        """Give the ended leases whose tier has not yet confirmed that nothing is left, oldest ending first."""
-        return self._leases("WHERE status = 'expired' ORDER BY ended_at, id")
+        """Give the ended leases whose tier has not confirmed that nothing is left, oldest ending first."""
+        return find_leases(self._store, "WHERE status = 'expired' ORDER BY ended_at, id")
 
     def over_budget(self) -> Leases:
-        """Give the active leases of agents that have used up this month; a sleeping lease uses nothing and may stay."""
+        """Give the active leases of agents that have used up this month; a sleeping one uses nothing."""
         now = self._clock()
         month = month_of(now)
-        active = self._leases("WHERE status = 'active' ORDER BY agent_did, id")
+        active = find_leases(self._store, "WHERE status = 'active' ORDER BY agent_did, id")
         spent = {
             agent: usage.is_spent(
                 usage.budget_hours(self._store, agent), usage.awake_ms(self._store, agent, month, now_ms=now)
@@ -105,14 +102,14 @@ class LedgerReader:
         return usage.budget_hours(self._store, agent_did)
 
     def costs(self, month: str | None = None) -> Costs:
-        """Give what each agent used of each tier in a month (YYYY-MM, UTC; default: this one), the dearest first."""
+        """Give what each agent used of each tier in a month (YYYY-MM, UTC; default: this), dearest first."""
         now = self._clock()
         return usage.costs(
             self._store, parse_month(month) if month else month_of(now), self._rates, now_ms=now
         )
 
     def sandboxes(self, *, state: SandboxState | str | None = None, node_id: str | None = None) -> Placements:
-        """Give every sandbox ever placed, one per epoch, oldest first; only those in a state or on a node if named."""
+        """Give every sandbox ever placed, one per epoch, oldest first; of one state or node if named."""
         rows = self._store.rows(
             "SELECT * FROM sandboxes WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR node_id = ?2)"
             " ORDER BY placed_at, sandbox_id, epoch",
@@ -159,29 +156,11 @@ class LedgerReader:
     ) -> None:
         self.close()
 
-    def _leases(self, where: str, *values: str | int | None) -> Leases:
-        return [lease_of(row) for row in self._store.rows(f"SELECT * FROM leases {where}", *values)]
-
     def list(self, status: LeaseStatus | str | None = None, environment_id: str | None = None) -> Leases:
         """Give all leases, or those with a status or in an environment, by the time they were leased."""
-        return self._leases(
-            "WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR environment_id = ?2) ORDER BY leased_at, id",
+        return find_leases(
+            self._store,
+            "WHERE (?1 IS NULL OR status = ?1) AND (?2 IS NULL OR environment_id = ?2)"
+            " ORDER BY leased_at, id",
             *(None if status is None else LeaseStatus(status), environment_id),
         )
-
-
-def lease_of(row: sqlite3.Row) -> Lease:
-    """Make a Lease of its row."""
-    fields = dict(row)
-    fields["id"] = LeaseId(fields["id"])
-    fields["status"] = LeaseStatus(fields["status"])
-    fields["expiry_conditions"] = tuple(json.loads(fields["expiry_conditions"]))
-    return Lease(**fields)
-
-
-def placement_of(row: sqlite3.Row) -> Placement:
-    """Make a Placement of its row."""
-    fields = dict(row)
-    return Placement(
-        **fields | {"lease_id": LeaseId(fields["lease_id"]), "state": SandboxState(fields["state"])}
-    )

@@ -1,4 +1,4 @@
-"""The ledger's file: one SQLite connection, its pragmas, its transactions, and its failures under one name."""
+"""The ledger's file: one SQLite connection, its pragmas, its transactions, its failures by one name."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -30,8 +30,8 @@ class Access(StrEnum):
 class Store:
     """A connection that several threads may share; every call is one critical section.
 
-    `run` outside `atomic` commits by itself. Every sqlite3 failure of the file (full, damaged, locked, closed) arrives
-    as LedgerUnavailable; a broken constraint stays an IntegrityError, because that is a bug of ours.
+    `run` outside `atomic` commits by itself. Every sqlite3 failure of the file (full, damaged, locked,
+    closed) arrives as LedgerUnavailable; a broken constraint stays an IntegrityError, because that is a bug of ours.
     """
 
     def __init__(

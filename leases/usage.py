@@ -1,4 +1,4 @@
-"""Awake time: intervals per lease, budgets and costs per agent and calendar month (UTC), exact to the millisecond."""
+"""Awake time: intervals per lease, budgets and costs per agent and month (UTC), exact to the millisecond."""
 
 import math
 from collections.abc import Mapping
@@ -79,7 +79,8 @@ def set_budget(store: Store, agent_did: str, hours: float | None) -> None:
     if hours is not None and (not math.isfinite(hours) or hours < 0):
         raise FieldInvalid("hours", hours, "awake hours per month, at least 0; None or 0 is unlimited")
     store.run(
-        "INSERT INTO budgets (agent_did, hours) VALUES (?, ?) ON CONFLICT (agent_did) DO UPDATE SET hours = excluded.hours",
+        "INSERT INTO budgets (agent_did, hours) VALUES (?, ?) ON CONFLICT (agent_did)"
+        " DO UPDATE SET hours = excluded.hours",
         *(agent_did, hours or None),
     )
 
