@@ -1,8 +1,8 @@
 """Everything random in a game, from one seed.
 
 Only `random.Random.random` is used: for it alone, not for `shuffle` or `choice`, the standard library
-promises the same sequence for the same seed, and a log must replay on every later Python. Each use has a stream
-of its own, so that one more steal does not change the dice.
+promises the same sequence for the same seed, and a log must replay on every later Python. Each use has a
+stream of its own, so that one more steal does not change the dice.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The island as the scripted player reads it from a state: what touches what, what yields what, who is where."""
+"""The island as the scripted player reads it: what touches what, what yields what, who is where."""
 
 RESOURCES = ("wood", "brick", "sheep", "wheat", "ore")
 COSTS = {
@@ -107,7 +107,7 @@ class Island:
 
     def reach(self, player, most_roads):
         """Every node that new roads can reach: node -> edges to build, the first one first."""
-        paths = {node: () for node in sorted(self.network(player))}
+        paths = dict.fromkeys(sorted(self.network(player)), ())
         border = list(paths)
         for _ in range(most_roads):
             fresh = []

@@ -1,8 +1,8 @@
 """The model-driven player: asks a chat completions endpoint for one of the legal actions.
 
-MODEL_URL is the endpoint (`…/v1/chat/completions`), MODEL_NAME the model; MODEL_KEY_FILE, if set, names a file
-with the key: keys come by file, never by environment, because a turn's environment is easy to print. What the
-model answers is a stranger's text: it must hold one JSON object, and the object must be a legal action.
+MODEL_URL is the endpoint (`…/v1/chat/completions`), MODEL_NAME the model; MODEL_KEY_FILE, if set, names a
+file with the key: keys come by file, never by environment, because a turn's environment is easy to print.
+What the model answers is a stranger's text: it must hold one JSON object, and that must be a legal action.
 """
 
 import json

@@ -1,5 +1,7 @@
 """What the scripted player could go for, and how many rolls of the dice away each of it is."""
 
+import operator
+
 from catan_island import COSTS, RESOURCES, as_hand
 
 HORIZON = 40  # rolls; what is further away is not planned
@@ -19,8 +21,8 @@ def rolls_until(hand, cost, production, rates):
     """How many rolls until `hand` pays `cost`, trading what is over with the bank; HORIZON if not before."""
     for rolls in range(HORIZON):
         missing = spare = 0
-        for held, due, per_roll, rate in zip(hand, cost, production, rates):
-            balance = held + per_roll * rolls - due
+        for index, rate in enumerate(rates):
+            balance = hand[index] + production[index] * rolls - cost[index]
             if balance < 0:
                 missing += -balance
             else:
@@ -32,17 +34,22 @@ def rolls_until(hand, cost, production, rates):
 
 def covers(hand, cost):
     """True if the hand pays the cost."""
-    return all(held >= due for held, due in zip(hand, cost))
+    return all(map(operator.ge, hand, cost))
 
 
 def minus(hand, cost):
     """What is left of a hand."""
-    return tuple(held - due for held, due in zip(hand, cost))
+    return tuple(map(operator.sub, hand, cost))
+
+
+def plus(hand, cards):
+    """A hand with more cards in it."""
+    return tuple(map(operator.add, hand, cards))
 
 
 def with_roads(cost, roads):
     """The cost plus that of some roads."""
-    return tuple(due + roads * road for due, road in zip(cost, COSTS["road"]))
+    return plus(cost, [roads * due for due in COSTS["road"]])
 
 
 def plans_of(island):
@@ -129,7 +136,7 @@ class Outlook:
 
     def swapped(self, give, get):
         """Your hand after a trade."""
-        return tuple(held - out + into for held, out, into in zip(self.hand, give, get))
+        return plus(minus(self.hand, give), get)
 
 
 def one(index, count=1):

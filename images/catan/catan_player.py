@@ -2,10 +2,8 @@
 
 import random
 
-from catan_island import COSTS, RESOURCES, Island, as_hand, pips
-from catan_plans import Outlook, covers, minus, one
-
-FORMS = ("discard", "offer_trade")
+from catan_island import RESOURCES, Island, as_hand, pips
+from catan_plans import Outlook, covers, minus, one, plus
 
 
 def choose(state, seed=0):
@@ -24,7 +22,7 @@ def _best(options, score, rng):
     return max(options, key=lambda option: (score(option), rng.random()))
 
 
-# -- before the first turn --------------------------------------------------------------------------------------
+# -- before the first turn -----------------------------------------------------------------------------------
 
 
 def _setup_settlement(island, legal, rng):
@@ -43,7 +41,7 @@ def _setup_road(island, legal, rng):
     return _best(legal, promise, rng)
 
 
-# -- the robber -------------------------------------------------------------------------------------------------
+# -- the robber ----------------------------------------------------------------------------------------------
 
 
 def _robber(island, legal, rng):
@@ -79,7 +77,7 @@ def _discard(island, legal, rng):
     return {"type": "discard", "cards": {resource: count for resource, count in given.items() if count}}
 
 
-# -- a turn -----------------------------------------------------------------------------------------------------
+# -- a turn --------------------------------------------------------------------------------------------------
 
 
 def _roll(island, legal, rng):
@@ -112,12 +110,12 @@ def _card(island, legal, outlook):
     hand = outlook.hand
     plenty = [action for action in legal if action["type"] == "play_year_of_plenty"]
     for action in plenty:
-        if covers(tuple(a + b for a, b in zip(hand, as_hand(action["get"]))), plan.cost):
+        if covers(plus(hand, as_hand(action["get"])), plan.cost):
             return action
     for action in legal:
         if action["type"] == "play_monopoly":
             index = RESOURCES.index(action["resource"])
-            taken = tuple(a + b for a, b in zip(hand, one(index, _held_by_others(island, outlook, index))))
+            taken = plus(hand, one(index, _held_by_others(island, outlook, index)))
             if outlook.rolls(plan, taken) == 0:
                 return action
     return None
@@ -184,7 +182,7 @@ def _offer(island, legal, outlook):
     return {"type": "offer_trade", "give": {RESOURCES[give]: 1}, "get": {RESOURCES[get]: 1}}
 
 
-# -- trades of others -------------------------------------------------------------------------------------------
+# -- trades of others ----------------------------------------------------------------------------------------
 
 
 def _answer(island, legal, rng):

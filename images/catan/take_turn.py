@@ -1,8 +1,8 @@
 """One turn of Catan inside a sandbox: state as JSON on stdin, one action as one JSON line on stdout.
 
-The scripted player decides, unless MODEL_URL names a chat completions endpoint: then the model does. On failure the
-reason goes to stderr, the exit code is 1 and stdout stays empty. PLAYER_SEED (default 0) breaks the scripted
-player's ties; the same state and seed give the same action.
+The scripted player decides, unless MODEL_URL names a chat completions endpoint: then the model does. On
+failure the reason goes to stderr, the exit code is 1 and stdout stays empty. PLAYER_SEED (default 0) breaks the
+scripted player's ties; the same state and seed give the same action.
 """
 
 import json
@@ -21,6 +21,8 @@ def read_state(text):
     if not isinstance(request, dict):
         raise ValueError("the state is not a JSON object")
     state = request.get("state", request)
+    if isinstance(state, dict) and "legal" in request:
+        state = state | {"legal": request["legal"]}
     if not isinstance(state, dict) or not state.get("legal"):
         raise ValueError("the state has no legal actions")
     return state
@@ -41,7 +43,7 @@ def main():
     """Read, decide, print. Returns: the exit code."""
     try:
         action = decide(read_state(sys.stdin.read(MAX_STATE_BYTES)))
-    except Exception as error:  # the edge: whatever went wrong, the host needs one line and a code
+    except Exception as error:  # noqa: BLE001 — the edge: the host needs one line and a code
         print(f"no action: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     sys.stdout.write(json.dumps(action, separators=(",", ":")) + "\n")
