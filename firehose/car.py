@@ -58,7 +58,11 @@ def split_car(data: bytes, *, max_bytes: int = MAX_BLOCKS_BYTES) -> tuple[list[b
         length = data[at]
         at += 1
         if length >= 0x80:
-            length, at = _varint(data, start)
+            if at < end and 0 < data[at] < 0x80:  # most blocks: two bytes, read without a call
+                length = length & 0x7F | data[at] << 7
+                at += 1
+            else:
+                length, at = _varint(data, start)
         after = at + length
         if length < CID_BYTES or after > end:
             raise CarInvalid("truncated", start)

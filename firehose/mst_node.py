@@ -27,6 +27,8 @@ _TREE: Final = b"\x61t"
 _VALUE: Final = b"\x61v"
 _VALUE_LINK: Final = _VALUE + link(b"")
 _LINK: Final = link(b"")
+_BYTES_HEAD: Final = [head(2, length) for length in range(256)]
+_NUMBER: Final = [head(0, number) for number in range(256)]
 
 
 def height_of(key: bytes) -> int:
@@ -34,6 +36,8 @@ def height_of(key: bytes) -> int:
     digest = sha256(key).digest()
     if digest[0] >= 0x40:  # three keys of four
         return 0
+    if digest[0]:
+        return 3 - (digest[0].bit_length() - 1) // 2
     return (256 - int.from_bytes(digest).bit_length()) // 2
 
 
@@ -115,10 +119,10 @@ def encode_node(keys: list[bytes], values: list[bytes], children: list[bytes | N
         right = children[index + 1]
         parts += (
             _KEY,
-            head(2, len(rest)),
+            _BYTES_HEAD[len(rest)] if len(rest) < 256 else head(2, len(rest)),
             rest,
             _PREFIX,
-            head(0, shared),
+            _NUMBER[shared] if shared < 256 else head(0, shared),
             _TREE,
             _NULL if right is None else _LINK + right,
             _VALUE_LINK,
@@ -142,51 +146,63 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
 
     Raises: MstInvalid: a rule is broken; the reason is a stable word.
     """
-    try:
-        keys, values, children = _read(block)
-    except (KeyError, TypeError, ValueError, RecursionError, IndexError):
-        raise MstInvalid("node-form") from None
-    # Writing it again compares field names, order, shortest numbers, links and longest prefixes at once.
-    if encode_node(keys, values, children) != block:
-        raise MstInvalid("node-form")
-    height = _check_height(keys, children, height)
-    before = low
-    for key in keys:
-        if before is not None and key <= before:
-            raise MstInvalid("key-order")
-        before = key
-    if high is not None and keys and keys[-1] >= high:
-        raise MstInvalid("key-order")
-    return Node(height, keys, values, list(children))
-
-
-def _read(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes | None]]:
-    node: dict[str, Any] = libipld.decode_dag_cbor(block)
-    children: list[bytes | None] = [_checked_link(node["l"])]
     keys: list[bytes] = []
     values: list[bytes] = []
-    before = b""
-    for entry in node["e"]:
-        shared = entry["p"]
-        before = before[:shared] + entry["k"]
-        keys.append(before)
-        value = _checked_link(entry["v"])
-        if value is None:
+    try:
+        node = libipld.decode_dag_cbor(block)
+        children: list[Node | bytes | None] = [_checked_link(node["l"])]
+        _read_entries(node["e"], keys, values, children)
+        # libipld writes links and shortest numbers, so that this compares all of the form at once. Only bytes
+        # that look like a CID confuse it, and a key may begin with those.
+        is_exact = len(node) == 2 and (
+            libipld.encode_dag_cbor(node) == block
+            or encode_node(keys, values, [_cid_of(child) for child in children]) == block
+        )
+    except MstInvalid:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise MstInvalid("node-form") from None
+    if not is_exact:
+        raise MstInvalid("node-form")
+    if keys and ((low is not None and keys[0] <= low) or (high is not None and keys[-1] >= high)):
+        raise MstInvalid("key-order")
+    return Node(_checked_height(keys, children, height), keys, values, children)
+
+
+def _read_entries(
+    entries: list[dict[str, Any]],
+    keys: list[bytes],
+    values: list[bytes],
+    children: list[Node | bytes | None],
+) -> None:
+    before, length = b"", 0
+    for entry in entries:
+        shared, rest, value = entry["p"], entry["k"], entry["v"]
+        if type(shared) is not int or len(entry) != 4 or shared > length:
             raise ValueError
+        if not rest:
+            raise MstInvalid("key-order")
+        if shared < length and rest[0] <= before[shared]:
+            raise MstInvalid("key-order" if rest[0] < before[shared] else "key-prefix")
+        before = before[:shared] + rest
+        length = len(before)
+        if len(value) != CID_BYTES or value[:4] != DAG_CBOR_PREFIX:
+            raise ValueError
+        keys.append(before)
         values.append(value)
         children.append(_checked_link(entry["t"]))
-    return keys, values, children
 
 
 def _checked_link(value: Any) -> bytes | None:
     if value is None:
         return None
-    if type(value) is bytes and len(value) == CID_BYTES and value.startswith(DAG_CBOR_PREFIX):
-        return value
+    if len(value) == CID_BYTES and value[:4] == DAG_CBOR_PREFIX:
+        link_bytes: bytes = value
+        return link_bytes
     raise ValueError("not a link to a DRISL block")
 
 
-def _check_height(keys: list[bytes], children: list[bytes | None], expected: int | None) -> int:
+def _checked_height(keys: list[bytes], children: list[Node | bytes | None], expected: int | None) -> int:
     if not keys:
         if expected is None:  # a root: only the empty tree has no key there
             if children != [None]:
@@ -194,12 +210,11 @@ def _check_height(keys: list[bytes], children: list[bytes | None], expected: int
             return 0
         if children == [None]:
             raise MstInvalid("empty-node")
-        height = expected
-    else:
-        height = height_of(keys[0]) if expected is None else expected
-        if any(height_of(key) != height for key in keys):
+    height = height_of(keys[0]) if expected is None else expected
+    for key in keys:
+        if height_of(key) != height:
             raise MstInvalid("key-height")
-    if height == 0 and any(child is not None for child in children):
+    if height == 0 and children.count(None) != len(children):
         raise MstInvalid("child-below-leaf")
     return height
 

@@ -192,14 +192,16 @@ class Verifier:
         refused = self._refuse_early(event, now_ms)
         if refused:
             return self._close(event, event.seq, Verdict.IGNORE, refused)
-        if known is not None and event.rev < known.rev:
-            return self._close(event, event.seq, Verdict.IGNORE, "rev-old")
         commit, _ = open_commit(event)
+        if known is not None and commit.rev < known.rev:
+            return self._close(event, event.seq, Verdict.IGNORE, "rev-old")
         pending = self._check_signature(event, commit, now_ms)
         if pending is not None:
             return pending
         if known is not None and commit.data != known.data:
             return self._close(event, event.seq, Verdict.DESYNC, "sync-data")
+        if known is None and commit.rev != event.rev:
+            raise FrameInvalid("commit-rev", f"the commit's rev is {commit.rev}")
         self._repos[event.did] = RepoState(rev=commit.rev, data=commit.data)
         verdict = Verdict.ACCEPT if known is None else Verdict.NOOP
         return self._close(event, event.seq, verdict, "ok")
