@@ -99,7 +99,6 @@ def game_turn(
     player_did: str,
     phase: str,
     state: Record,
-    legal: list[Record] | None,
     deadline_ms: int,
     previous: Decided | None,
     now_ms: int,
@@ -111,7 +110,6 @@ def game_turn(
         "player": player_did,
         "phase": phase,
         "state": state,
-        "legal": legal,
         "deadline": datetime_of(deadline_ms),
         "previous": previous.as_json() if previous else None,
     }
@@ -145,3 +143,43 @@ def game_finished(
         "previous": previous.as_json() if previous else None,
     }
     return _record(GAME_FINISHED, now_ms, fields)
+
+
+def lease_acquired(
+    *,
+    environment_id: str,
+    agent_did: str,
+    epoch: int,
+    environment_type: str,
+    authority_did: str,
+    conditions: Sequence[str],
+    tier: str,
+    ttl_ms: int,
+    now_ms: int,
+) -> Record:
+    """The supervisor says that `agent_did` holds a sandbox in an environment."""
+    fields = {
+        "environment": environment_id,
+        "subject": agent_did,
+        "epoch": epoch,
+        "environmentType": environment_type,
+        "authority": authority_did,
+        "conditions": list(conditions),
+        "tier": tier,
+        "ttlMs": ttl_ms,
+    }
+    return _record(LEASE_ACQUIRED, now_ms, fields)
+
+
+def lease_ended(
+    *, environment_id: str, agent_did: str, epoch: int, condition: str, event: str | None, now_ms: int
+) -> Record:
+    """The supervisor says that a lease has ended, on which condition and by which event (its at:// URI)."""
+    fields = {
+        "environment": environment_id,
+        "subject": agent_did,
+        "epoch": epoch,
+        "condition": condition,
+        "event": event,
+    }
+    return _record(LEASE_ENDED, now_ms, fields)

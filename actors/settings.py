@@ -1,7 +1,7 @@
 """Every setting with its default, unit and meaning.
 
 Order: defaults < file (`--config`, `SKYLEASE_CONFIG`) < environment (`SKYLEASE_SANDBOX__TIER=…`) < flags.
-Defaults live here, so that an installed wheel needs no file; config/skylease.toml is `render_toml(Settings())`
+Defaults live here, so that an installed wheel needs no file; config/skylease.toml is rendered from them
 and a test holds the two equal. Secrets never come from here.
 """
 
@@ -19,7 +19,7 @@ from actors.errors import SettingsInvalid
 ENV_PREFIX: Final = "SKYLEASE_"
 CONFIG_VARIABLE: Final = "SKYLEASE_CONFIG"
 # Read by the command line, the images and the tests themselves; not settings.
-OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_REQUIRE_DOCKER"})
+OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_NO_SKIPS"})
 
 
 def _default_data_dir() -> str:
@@ -167,7 +167,7 @@ def names() -> list[str]:
 def render_toml(settings: Settings, *, data_dir_default: bool = False) -> str:
     """The settings as a commented TOML file: what `config show` prints and config/skylease.toml holds."""
     lines = [
-        "# Every setting of skylease with its default. Order: defaults < this file (--config, SKYLEASE_CONFIG)",
+        "# Every setting of skylease with its default. Order: these < this file (--config, SKYLEASE_CONFIG)",
         "# < environment (SKYLEASE_SANDBOX__TIER=…) < flags. Unknown keys are errors.",
     ]
     table = ""

@@ -1,0 +1,169 @@
+"""`skylease firehose`: the protocol tools, without Ray."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
+from firehose.serve import FrameServer
+from firehose.trace import TraceWriter, read_trace
+
+from actors.cli.console import Answer, progress, run
+from actors.replay import judge_trace, load_documents
+
+app = typer.Typer(help="The AT Protocol firehose: verify, record, serve and tail.", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Url = Annotated[str, typer.Argument(help="PDS, relay or tap: ws(s):// or http(s)://host[:port].")]
+Cursor = Annotated[int | None, typer.Option(min=0, help="Start after this seq; 0: all it keeps; default: now.")]
+GIVE_UP_S = 30.0  # without a stream; a tool that waits for ever looks broken
+
+
+@app.command("verify")
+def verify(
+    trace: Annotated[Path, typer.Argument(help="Trace file, .fht.")],
+    did_docs: Annotated[
+        Path | None, typer.Option(help="DID documents; default: {trace}.did_docs.json beside it.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Judge every frame of a trace with the trace's clock; a line a frame, then a summary."""
+    answer = Answer(as_json=as_json)
+    with trace.open("rb"):
+        documents = load_documents(trace, did_docs)
+    run(_verify(trace, documents, answer))
+
+
+async def _verify(trace: Path, documents: dict[str, Any], answer: Answer) -> None:
+    verdicts: Counter[str] = Counter()
+    async for judged in judge_trace(trace, documents):
+        event, verdict = judged.judgement.event, judged.judgement.verdict
+        assert verdict is not None
+        verdicts[verdict] += 1
+        row = {
+            "seq": getattr(event, "seq", None),
+            "type": type(event).__name__.removesuffix("Event").lower() if event else None,
+            "did": getattr(event, "did", None),
+            "rev": getattr(event, "rev", None),
+            "verdict": verdict,
+            "reason": judged.judgement.reason,
+        }
+        if answer.as_json:
+            answer.object(row)
+        elif verdict not in ("accept", "noop"):
+            answer.object(row, f"{row['seq']} {row['did']} {verdict}: {row['reason']}")
+    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    answer.object({"frames": verdicts.total(), "verdicts": dict(sorted(verdicts.items()))}, told or "no frames")
+
+
+@app.command("record")
+def record(
+    url: Url,
+    trace: Annotated[Path, typer.Argument(help="Trace file to write or go on with, .fht.")],
+    cursor: Cursor = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after so long.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Record raw frames as they come, until Ctrl-C, --seconds or --count."""
+    answer = Answer(as_json=as_json)
+    done = {"trace": str(trace), "frames": 0, "last_seq": cursor}
+    with contextlib.suppress(KeyboardInterrupt):
+        run(_record(url, trace, done, seconds, count))
+    answer.object(done, f"{done['frames']} frames in {trace}, last seq {done['last_seq']}")
+
+
+async def _record(
+    url: str, trace: Path, done: dict[str, Any], seconds: float | None, count: int | None
+) -> None:
+    bar = Progress(SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True)
+    with TraceWriter(trace) as writer, bar, contextlib.suppress(TimeoutError):
+        task = bar.add_task("frames", total=None)
+        async with (
+            Subscriber(url, cursor=done["last_seq"], give_up_after_s=GIVE_UP_S) as subscriber,
+            asyncio.timeout(seconds),
+        ):
+            async for frame in subscriber.frames():
+                writer.append(time.time_ns() // 1000, frame)
+                writer.flush()
+                done["frames"] += 1
+                done["last_seq"] = subscriber.cursor
+                bar.update(task, completed=done["frames"])
+                if done["frames"] == count:
+                    return
+
+
+@app.command("serve")
+def serve(
+    trace: Annotated[Path, typer.Argument(help="Trace file, .fht.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    as_json: Json = False,
+) -> None:
+    """Serve a recorded trace as subscribeRepos, with cursors and filters, until Ctrl-C."""
+    run(_serve(trace, host, port, Answer(as_json=as_json)))
+
+
+async def _serve(trace: Path, host: str, port: int, answer: Answer) -> None:
+    skipped = 0
+    async with FrameServer(host, port) as server:
+        for recorded in read_trace(trace):
+            try:
+                server.publish(recorded.frame)
+            except FrameInvalid:
+                skipped += 1
+        served = {"url": server.url, "frames": len(server.window), "unreadable": skipped}
+        answer.object(served, f"{served['frames']} frames on {server.url}; Ctrl-C ends it")
+        await asyncio.Event().wait()
+
+
+@app.command("tail")
+def tail(
+    url: Url,
+    cursor: Cursor = None,
+    did: Annotated[list[str] | None, typer.Option(help="Only this account; repeatable.")] = None,
+    collection: Annotated[list[str] | None, typer.Option(help="Only this collection, or prefix.*")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print events as they come, unverified; filters are applied by a tap, a PDS ignores them."""
+    run(_tail(url, cursor, tuple(did or ()), tuple(collection or ()), count, Answer(as_json=as_json)))
+
+
+async def _tail(
+    url: str,
+    cursor: int | None,
+    dids: tuple[str, ...],
+    collections: tuple[str, ...],
+    count: int | None,
+    answer: Answer,
+) -> None:
+    seen = 0
+    async with Subscriber(
+        url, cursor=cursor, dids=dids, collections=collections, give_up_after_s=GIVE_UP_S
+    ) as subscriber:
+        async for frame in subscriber.frames():
+            row = _row(frame)
+            answer.object(row, f"{row['seq']} {row['type']} {row['did']} {' '.join(row['ops'])}".rstrip())
+            seen += 1
+            if seen == count:
+                return
+
+
+def _row(frame: bytes) -> dict[str, Any]:
+    event = parse_frame(frame)
+    ops = [f"{op.action} {op.path}" for op in event.ops] if isinstance(event, CommitEvent) else []
+    kind = type(event).__name__.removesuffix("Event").lower()
+    return {
+        "seq": getattr(event, "seq", None),
+        "type": kind,
+        "did": getattr(event, "did", None),
+        "rev": getattr(event, "rev", None),
+        "ops": ops,
+    }
+

@@ -1,0 +1,98 @@
+"""The `skylease` command: its options, its commands, and how an error reaches a person."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import click
+import typer
+
+from actors.cli import context
+from actors.cli.console import INTERRUPTED, progress
+
+app: Final = typer.Typer(
+    name="skylease",
+    help="Leased sandboxes for AI agents on the AT Protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def options(
+    config: Annotated[Path | None, typer.Option(help="Settings file; see config/skylease.toml.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where ledger, network and sandboxes are kept.")] = None,
+    debug: Annotated[bool, typer.Option(help="Log everything; a traceback where there is an error.")] = False,
+) -> None:
+    """Options of every command; they come before the command."""
+    context.set_up(config=config, data_dir=data_dir, debug=debug)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if debug else logging.ERROR, format="%(levelname)s %(name)s %(message)s"
+    )
+
+
+def _add_commands() -> None:
+    from actors.cli import bench, config, firehose, leases, network, replay, sandboxes, simulate, system
+
+    for part in (simulate, system, replay, network, bench):
+        part.add_to(app)
+    for name, group in (
+        ("firehose", firehose.app),
+        ("sandboxes", sandboxes.app),
+        ("leases", leases.app),
+        ("config", config.app),
+    ):
+        app.add_typer(group, name=name)
+
+
+def main() -> None:
+    """Run one command; the process's exit code is in the package docstring."""
+    _add_commands()
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.ClickException as error:  # wrong use, found by the parser
+        return _fail(f"{error.format_message().rstrip('.')}: see `skylease --help`", error.exit_code)
+    except (KeyboardInterrupt, asyncio.CancelledError, click.exceptions.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # noqa: BLE001  the edge: one line for a person, the traceback with --debug
+        if context.current().debug:
+            raise
+        return _fail(_one_line(error), getattr(error, "exit_code", _exit_code(error)))
+
+
+def _exit_code(error: BaseException) -> int:
+    from leases import BudgetExceeded, UnknownLease
+
+    if isinstance(error, BudgetExceeded):
+        return 4
+    return 3 if isinstance(error, FileNotFoundError | UnknownLease) else 1
+
+
+def _one_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"{error.strerror.lower()}:{where or ' (no file named)'}"
+    # Ray wraps what an actor raised: the first line of its cause is the sentence.
+    cause = getattr(error, "cause", None)
+    told = str(cause if isinstance(cause, Exception) else error).strip()
+    return told.splitlines()[0] if told else type(error).__name__
+
+
+def _fail(line: str, code: int) -> int:
+    progress.print(f"skylease: {line}", soft_wrap=True, markup=False)
+    return code

@@ -1,0 +1,64 @@
+"""`skylease simulate`: the main job."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from actors.cli import context
+from actors.cli.console import Answer, progress, run
+from actors.faces import Report
+from actors.simulate import Order, simulate
+from actors.view import LiveView, PlainView
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("simulate")(simulate_command)
+
+
+def simulate_command(
+    environment: Annotated[str, typer.Argument(metavar="catan", help="What is played.")],
+    agents: Annotated[int, typer.Option(help="How many agents play.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the game and of the scripted players.")] = 7,
+    tier: Annotated[str | None, typer.Option(help="How sandboxes are isolated.")] = None,
+    board: Annotated[Path | None, typer.Option(help="Write the final board here, as SVG.")] = None,
+    record: Annotated[Path | None, typer.Option(help="Record every raw frame here, as a .fht trace.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
+) -> None:
+    """Play a game with leased sandboxes: starts what is missing, plays, ends every lease, reports."""
+    settings = context.current().settings(
+        sandbox__tier=tier, tap__record=None if record is None else str(record.absolute())
+    )
+    answer = Answer(as_json=as_json)
+    order = Order(environment_type=environment, agents=agents, seed=seed, board=board)
+    live = progress.is_terminal and not as_json
+    view = LiveView(progress) if live else PlainView(progress)
+    try:
+        with view:
+            report = run(simulate(settings, order, view.show))
+    except KeyboardInterrupt:
+        progress.print(view.farewell(), markup=False)
+        raise
+    answer.object(report, _told(report, view.names, board))
+
+
+def _told(report: Report, names: dict[str, str], board: Path | None) -> str:
+    game, leases, boxes = report["games"][0], report["leases"], report["sandboxes"]
+    who = names.get(game["winner"] or "", "nobody")
+    turn, action, events = report["turn_ms"], report["event_to_action_ms"], report["events"]
+    lines = [
+        f"{game['environment']}: {who} wins ({game['reason']}) after {game['turns']} decisions, "
+        f"{report['turns']['skipped']} of them skipped",
+        f"leases      {leases['acquired']} acquired, {leases['ended']} ended, {leases['live']} live",
+        f"sandboxes   {boxes['created']} created, {boxes['destroyed']} destroyed, {boxes['left']} left "
+        f"({boxes['tier']} tier)",
+        f"turn        {turn['p50']} ms p50, {turn['p99']} ms p99 in the sandbox",
+        f"answer      {action['p50']} ms p50, {action['p99']} ms p99 from event to action, at the tap",
+        f"events      {events['seen']} seen, {events['verified']} verified, {events['rejected']} rejected",
+        f"game log    sha256 {report['game_log_sha256']}",
+        f"took        {report['seconds']} s",
+    ]
+    if board is not None:
+        lines.append(f"board       {board}")
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""Finding a Ray cluster to live on, or embedding one in this process.
+
+Embedded: bound to the loopback, no dashboard, a small object store, actors owned by this process. On a cluster that
+`ray start` made: attach to it, actors are named and detached. The traps are Ray's: an explicit address does not pick
+up the auth token, a stale `ray_current_cluster` file makes `ray.init()` hang, resources are refused when connecting.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from actors.errors import ClusterUnavailable
+from actors.settings import RaySettings
+
+NAMESPACE: Final = "skylease"
+OBJECT_STORE_BYTES: Final = 100 * 2**20  # nothing of ours goes through it; Ray's default is 30 % of memory
+PROBE_TIMEOUT_S: Final = 1.0
+_CURRENT_CLUSTER: Final = Path("/tmp/ray/ray_current_cluster")  # written by `ray start`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of the cluster; `host_ip` is how its processes are reached."""
+
+    node_id: str
+    host_ip: str
+
+    @property
+    def pin(self) -> dict[str, float]:
+        """Resources that place an actor on this node and no other (every Ray node offers its own)."""
+        return {f"node:{self.host_ip}": 0.001}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The cluster we are on. `embedded`: it dies with this process, so its actors are not detached."""
+
+    embedded: bool
+    address: str
+
+    @property
+    def lifetime(self) -> str | None:
+        """Ray's `lifetime` option for every actor of ours."""
+        return None if self.embedded else "detached"
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive, this process's own first."""
+        import ray
+
+        here = ray.get_runtime_context().get_node_id()
+        alive = [
+            Node(node_id=node["NodeID"], host_ip=node["NodeManagerAddress"])
+            for node in ray.nodes()
+            if node["Alive"]
+        ]
+        return sorted(alive, key=lambda node: (node.node_id != here, node.host_ip))
+
+
+def find_address(settings: RaySettings) -> str | None:
+    """The address of a running cluster, or None when there is none at hand.
+
+    Raises:
+        ClusterUnavailable: a cluster was named (setting or RAY_ADDRESS) but nothing answers there.
+    """
+    named = settings.address or os.environ.get("RAY_ADDRESS", "")
+    if named and named not in ("auto", "local"):
+        if not _answers(named):
+            raise ClusterUnavailable(f"no Ray cluster answers at {named}: start one with `ray start --head`")
+        return named
+    if named != "local" and _CURRENT_CLUSTER.exists():
+        address = _CURRENT_CLUSTER.read_text().strip()
+        if _answers(address):  # a cluster that was killed leaves the file, and ray.init() would hang on it
+            return address
+    if named == "auto":
+        raise ClusterUnavailable("no Ray cluster runs on this machine: start one with `ray start --head`")
+    return None
+
+
+@asynccontextmanager
+async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIterator[Cluster]:
+    """Connect to the cluster at hand, or embed one.
+
+    Args:
+        settings: where to look.
+        slots: sandboxes that an embedded cluster's node offers.
+        actors: actors about to be started; Ray prestarts workers by it.
+    """
+    address = find_address(settings)
+    if address is None:
+        # Both must be set before ray is imported: bind the loopback only, and do not warn about many workers.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", str(max(os.cpu_count() or 1, actors // 4 + 1)))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None and (Path.home() / ".ray/auth_token").exists():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    import ray
+
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {
+            "address": "local",
+            "include_dashboard": False,
+            "num_cpus": max(os.cpu_count() or 1, 2),
+            "resources": {"sandbox": slots},
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }
+    else:
+        options["address"] = address
+    try:
+        async with asyncio.timeout(settings.start_timeout_s):
+            await asyncio.to_thread(ray.init, **options)
+    except TimeoutError:
+        raise ClusterUnavailable(
+            f"Ray did not {'answer at ' + address if address else 'start'} within {settings.start_timeout_s:g} s: "
+            "see /tmp/ray/session_latest/logs"
+        ) from None
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ClusterUnavailable(f"Ray cannot be used ({reason}): see `ray status`") from error
+    try:
+        yield Cluster(embedded=address is None, address=address or "embedded")
+    finally:
+        await asyncio.to_thread(ray.shutdown)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=PROBE_TIMEOUT_S):
+            return True
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,83 @@
+"""From a frame that the tap has verified to the records of ours in it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firehose import (
+    CommitEvent,
+    FirehoseError,
+    LexiconInvalid,
+    Lexicons,
+    drisl,
+    parse_frame,
+    read_car,
+)
+
+from actors.records import AUTHORITY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordEvent:
+    """A record of ours that its author created or updated; its fields have passed its lexicon.
+
+    `seq` is the firehose position; `record` the decoded fields.
+    """
+
+    seq: int
+    author_did: str
+    collection: str
+    rkey: str
+    cid: str
+    record: dict[str, Any]
+
+    @property
+    def uri(self) -> str:
+        """at://author/collection/rkey"""
+        return f"at://{self.author_did}/{self.collection}/{self.rkey}"
+
+
+class RecordReader:
+    """Reads the records of our lexicons out of frames; counts what does not fit its lexicon."""
+
+    def __init__(self, lexicons: Path) -> None:
+        self._lexicons = Lexicons.load(lexicons)
+        self.invalid = 0
+
+    def check(self, collection: str, record: dict[str, Any]) -> None:
+        """Check a record of ours before it is written; others pass.
+
+        Raises:
+            LexiconInvalid: it breaks its schema.
+        """
+        if collection.startswith(f"{AUTHORITY}."):
+            self._lexicons.validate(collection, record)
+
+    def read(self, frame: bytes) -> tuple[int | None, list[RecordEvent]]:
+        """The position of a frame (None: it has none) and our records that it creates or updates."""
+        event = parse_frame(frame)
+        if not isinstance(event, CommitEvent):
+            return getattr(event, "seq", None), []
+        ours = [op for op in event.ops if op.cid is not None and op.path.startswith(f"{AUTHORITY}.")]
+        blocks = read_car(event.blocks).blocks if ours else {}
+        found = []
+        for op in ours:
+            assert op.cid is not None
+            collection, _, rkey = op.path.partition("/")
+            try:
+                record = drisl.decode(blocks[op.cid])
+                self._lexicons.validate(collection, record)
+            except (LexiconInvalid, FirehoseError, KeyError):
+                self.invalid += 1
+                continue
+            found.append(
+                RecordEvent(
+                    seq=event.seq,
+                    author_did=event.repo,
+                    collection=collection,
+                    rkey=rkey,
+                    cid=str(op.cid),
+                    record=record,
+                )
+            )
+        return event.seq, found

@@ -1,0 +1,115 @@
+"""What actors ask of each other, as types: the messages, and the supervisor as an agent sees it.
+
+Plain data and a Protocol, so that an `Agent` or a `GameMaster` is tested with no Ray at all. Kept light: every agent
+process imports this.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An identity on the network and the password that posts in its name. Never printed, never logged."""
+
+    handle: str
+    did: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoints:
+    """Where things are: `pds_url` and `tap_url` are http(s) and ws(s) origins."""
+
+    pds_url: str
+    tap_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """What an agent asks for when it joins an environment. `image` names a folder under images/."""
+
+    agent_did: str
+    environment_id: str
+    environment_type: str
+    authority_did: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """A lease and where its sandbox is: `directory` is on node `node_id`; `last_turn` is 0 before the first."""
+
+    lease_id: str
+    epoch: int
+    environment_id: str
+    environment_type: str
+    authority_did: str
+    node_id: str
+    directory: Path
+    last_turn: int
+    is_new: bool
+
+
+class SupervisorFace(Protocol):
+    """The supervisor as agents and environments see it. Every method may be repeated without harm."""
+
+    async def acquire(self, request: LeaseRequest) -> Placement:
+        """A lease with a live sandbox; the same one for the same (agent, environment) while it lives."""
+
+    async def recover(self, lease_id: str, epoch: int) -> Placement:
+        """A live sandbox for a lease whose sandbox has died; its workspace is kept."""
+
+    async def renew(self, lease_id: str, epoch: int, last_turn: int, cursor: int) -> bool:
+        """Slide the expiry; remember the last turn taken and the firehose position. False: the lease has ended."""
+
+    async def live_leases(self, agent_did: str) -> list[Placement]:
+        """What a restarted agent still holds."""
+
+    async def cursor(self, name: str) -> int | None:
+        """The firehose position saved under this name."""
+
+    async def save_cursor(self, name: str, seq: int) -> None:
+        """Save a firehose position."""
+
+    async def count(self, name: str) -> None:
+        """Count something that was refused, for `status`."""
+
+
+Report = dict[str, Any]  # JSON-ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOrder:
+    """What the supervisor asks a host to make; names and limits are the host's own business."""
+
+    name: str
+    lease_id: str
+    epoch: int
+    agent_did: str
+    environment_id: str
+    environment_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSeen:
+    """A sandbox as a host sees it. `lease_id` is the label it was made with."""
+
+    name: str
+    lease_id: str
+    epoch: int
+    alive: bool
+
+
+class HostFace(Protocol):
+    """The host of one node as the supervisor sees it. Every method may be repeated without harm."""
+
+    async def create(self, order: SandboxOrder) -> Path:
+        """A live sandbox for this order, the same one when it lives already; its directory on that node."""
+
+    async def destroy(self, name: str) -> None:
+        """Returns when nothing of the sandbox is left."""
+
+    async def list(self) -> list[SandboxSeen]:
+        """Every sandbox of this node, live or dead."""

@@ -1,0 +1,190 @@
+"""A recorded trace through the whole pipeline, with the trace's clock: the same verdicts, the same ledger, each time."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from firehose import (
+    AccountEvent,
+    CommitEvent,
+    IdentityEvent,
+    LexiconInvalid,
+    Lexicons,
+    StaticDirectory,
+    SyncEvent,
+    VerifiedRecord,
+)
+from firehose.trace import TraceFrame, read_trace
+from firehose.verify import Judgement, Verdict, Verifier
+from leases import Ledger
+
+from actors import records
+from actors.errors import NotThere, WrongUse
+from actors.faces import Report
+
+CURSOR: Final = "replay"
+Documents = dict[str, Any]  # DID → document, or a list of documents that a refresh goes through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A frame of a trace and what was said of it."""
+
+    recorded: TraceFrame
+    judgement: Judgement
+
+
+def load_documents(trace: Path, given: Path | None) -> Documents:
+    """The DID documents that belong to a trace: those given, else the file `{trace}.did_docs.json` beside it.
+
+    Raises:
+        NotThere: there is no such file.
+        WrongUse: it is not a JSON object.
+    """
+    path = given or trace.with_suffix(".did_docs.json")
+    if not path.is_file():
+        raise NotThere(
+            f"there are no DID documents for {trace.name}: no signature can be checked without; name them with --did-docs"
+        )
+    try:
+        documents = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise WrongUse(f"{path} is not JSON ({error}): it has to be an object, DID to document") from None
+    if not isinstance(documents, dict):
+        raise WrongUse(f"{path} is not a JSON object: it has to be DID to document")
+    return documents
+
+
+async def judge_trace(
+    trace: Path, documents: Documents, *, now_ms: int | None = None
+) -> AsyncIterator[Judged]:
+    """Every frame with its verdict; `now_ms` fixes the clock (default: when each frame was received).
+
+    Raises:
+        TraceInvalid: the file is damaged; the frames before have been judged.
+    """
+    directory, verifier = StaticDirectory(documents), Verifier()
+    for recorded in read_trace(trace):
+        at = recorded.received_us // 1000 if now_ms is None else now_ms
+        judgement = verifier.receive(recorded.frame, at)
+        while judgement.needs:
+            for need in judgement.needs:
+                if need.refresh:
+                    directory.purge(need.did)
+                verifier.learn(need.did, await directory.resolve(need.did))
+            judgement = verifier.receive(recorded.frame, at)
+        yield Judged(recorded=recorded, judgement=judgement)
+
+
+async def replay(
+    trace: Path,
+    documents: Documents,
+    ledger_path: Path,
+    lexicons: Path,
+    on_progress: Callable[[int], None],
+) -> Report:
+    """Run a trace into a ledger, with the trace's clock.
+
+    Accounts follow #account, #identity and commits; leases follow the supervisor's `lease.acquired` and the endings
+    of each environment's authority. Every hundredth frame `on_progress` gets the count.
+
+    Returns:
+        `{frames, verdicts{verdict: n}, rejected, leases{…}, accounts, ledger_digest}`.
+    """
+    now = [0]
+    verdicts: Counter[str] = Counter()
+    frames = 0
+    with Ledger(ledger_path, clock=lambda: now[0]) as ledger:
+        follower = LedgerFollower(ledger, Lexicons.load(lexicons))
+        async for judged in judge_trace(trace, documents):
+            now[0] = judged.recorded.received_us // 1000
+            frames += 1
+            assert judged.judgement.verdict is not None
+            verdicts[judged.judgement.verdict] += 1
+            follower.follow(judged.judgement)
+            if frames % 100 == 0:
+                on_progress(frames)
+        statuses = Counter(str(lease.status) for lease in ledger.list())
+        return {
+            "trace": str(trace),
+            "frames": frames,
+            "verdicts": dict(sorted(verdicts.items())),
+            "rejected": sum(verdicts[verdict] for verdict in (Verdict.REJECT, Verdict.FATAL)),
+            "leases": dict(sorted(statuses.items())),
+            "accounts": len(ledger.accounts()),
+            "ledger_digest": ledger.digest(),
+        }
+
+
+class LedgerFollower:
+    """Writes into a ledger what the verified firehose says."""
+
+    def __init__(self, ledger: Ledger, lexicons: Lexicons) -> None:
+        self._ledger, self._lexicons = ledger, lexicons
+        self._supervisors: dict[str, str] = {}  # lease id → who said that it began
+
+    def follow(self, judgement: Judgement) -> None:
+        """Take up one judged frame, in one transaction with its position."""
+        if judgement.verdict not in (Verdict.ACCEPT, Verdict.NOOP):
+            return
+        event = judgement.event
+        with self._ledger.atomic():
+            match event:
+                case AccountEvent():
+                    self._ledger.upsert_account(
+                        event.did, active=event.active, status=event.status, seq=event.seq
+                    )
+                case IdentityEvent():
+                    self._ledger.upsert_account(event.did, handle=event.handle, seq=event.seq)
+                case CommitEvent() | SyncEvent():
+                    self._ledger.upsert_account(event.did, rev=event.rev, seq=event.seq)
+                case _:
+                    return
+            for record in judgement.records:
+                self._take(record)
+            self._ledger.save_cursor(CURSOR, event.seq)
+
+    def _take(self, record: VerifiedRecord) -> None:
+        collection, fields = record.collection, record.record
+        if fields is None or collection not in (*records.ENDINGS, records.LEASE_ACQUIRED, records.LEASE_ENDED):
+            return
+        try:
+            self._lexicons.validate(collection, fields)
+        except LexiconInvalid:
+            self._ledger.count("invalid_record")
+            return
+        if collection == records.LEASE_ACQUIRED:
+            self._began(record.did, fields)
+        elif collection == records.LEASE_ENDED:
+            self._ended(record.did, fields)
+        else:
+            self._ledger.expire_by_condition(
+                fields["environment"],
+                records.condition_of(collection),
+                author_did=record.did,
+                subject_did=fields.get("subject"),
+                event=f"at://{record.did}/{collection}/{record.rkey}",
+            )
+
+    def _began(self, supervisor_did: str, fields: dict[str, Any]) -> None:
+        lease = self._ledger.acquire(
+            fields["subject"],
+            fields["environment"],
+            fields["environmentType"],
+            authority_did=fields["authority"],
+            ttl_ms=fields["ttlMs"],
+            expiry_conditions=fields["conditions"],
+            tier=fields["tier"],
+        ).lease
+        self._supervisors.setdefault(lease.id, supervisor_did)
+
+    def _ended(self, supervisor_did: str, fields: dict[str, Any]) -> None:
+        lease_id = f"{fields['subject']}::{fields['environment']}"
+        if self._supervisors.get(lease_id) != supervisor_did:
+            self._ledger.count("lease_end_from_stranger")
+            return
+        self._ledger.expire(lease_id, fields["condition"])  # changes nothing if its condition was heard
+        self._ledger.destroyed(lease_id)

@@ -1,0 +1,188 @@
+"""One agent in one environment: its lease, its sandbox, and its turns in order."""
+
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from sandboxes import (
+    Sandbox,
+    SandboxError,
+    SandboxGone,
+    SandboxNotFound,
+    StaleEpoch,
+    TurnResult,
+    connect_sandbox,
+)
+
+from actors import records
+from actors.faces import Placement, SupervisorFace
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_SAMPLES: Final = 10_000  # turn durations kept for the report
+
+
+class Repo(Protocol):
+    """The agent's own repo, as `firehose.XrpcClient` gives it."""
+
+    async def put_record(self, collection: str, rkey: str, record: dict[str, Any]) -> object:
+        """Write a record; writing the same again changes nothing."""
+
+    async def get_record(self, repo: str, collection: str, rkey: str) -> dict[str, Any] | None:
+        """The record, or None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """Who plays: `seed` makes the scripted player deterministic, `turn_timeout_s` bounds its script."""
+
+    did: str
+    seed: int
+    turn_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a turn came to: an action, or the reason why there is none."""
+
+    action: dict[str, Any] | None
+    skip: str | None
+
+
+class Seat:
+    """Takes the turns of one environment in its sandbox and posts the actions.
+
+    A turn is answered once: the record key is (environment, turn), the last turn is in the ledger, and after a
+    restart the agent's own repo is asked before a turn is taken again.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        placement: Placement,
+        *,
+        supervisor: SupervisorFace,
+        repo: Repo,
+        clock: Callable[[], int],
+        resumed: bool,
+    ) -> None:
+        self._player, self._placement = player, placement
+        self._supervisor, self._repo, self._clock = supervisor, repo, clock
+        self._sandbox: Sandbox | None = None
+        self._ask_repo = resumed
+        self.last_turn = placement.last_turn
+        self.turn_ms: list[float] = []
+        self.skipped = 0
+
+    @property
+    def authority_did(self) -> str:
+        """Whose turns and endings count here."""
+        return self._placement.authority_did
+
+    async def join(self) -> None:
+        """Hydrate the sandbox and say on the firehose that we are ready."""
+        await self._with_sandbox(self._hydrate)
+        environment = self._placement.environment_id
+        record = records.env_joined(environment_id=environment, now_ms=self._clock())
+        await self._repo.put_record(records.ENV_JOINED, environment, record)
+
+    async def take(self, turn: dict[str, Any], dealt_with: Callable[[], int]) -> bool:
+        """Take a turn that is ours: run the script, post its action, renew the lease.
+
+        Args:
+            turn: a game.turn record of our authority.
+            dealt_with: called once the action is posted; gives the firehose position to save.
+
+        Returns:
+            False if the lease has ended meanwhile, so that the seat is no longer ours.
+        """
+        number = turn["turn"]
+        if number > self.last_turn and not await self._answered_before(number):
+            await self._post(number, await self._decide(turn))
+        self.last_turn = max(self.last_turn, number)
+        lease = self._placement
+        return await self._supervisor.renew(lease.lease_id, lease.epoch, self.last_turn, dealt_with())
+
+    async def close(self) -> None:
+        """Let go of the sandbox; it is the supervisor who destroys it."""
+        if self._sandbox is not None:
+            await self._sandbox.close()
+            self._sandbox = None
+
+    async def _answered_before(self, number: int) -> bool:
+        if not self._ask_repo:
+            return False
+        self._ask_repo = False  # only the first turn after a restart can have been answered already
+        key = records.turn_key(self._placement.environment_id, number)
+        return await self._repo.get_record(self._player.did, records.GAME_ACTION, key) is not None
+
+    async def _decide(self, turn: dict[str, Any]) -> Decision:
+        state = {
+            "env_type": self._placement.environment_type,
+            "environment": turn["environment"],
+            "turn": turn["turn"],
+            "phase": turn["phase"],
+            "state": turn["state"],
+        }
+        env = {
+            "AGENT_DID": self._player.did,
+            "GAME_ID": turn["environment"],
+            "PLAYER_SEED": str(self._player.seed),
+        }
+
+        async def run(sandbox: Sandbox) -> TurnResult:
+            return await sandbox.turn(state, env=env, turn=turn["turn"], timeout=self._player.turn_timeout_s)
+
+        started = time.monotonic()
+        try:
+            result = await self._with_sandbox(run)
+            decision = Decision(action=result.action, skip=result.skip)
+        except StaleEpoch:
+            raise  # a newer holder plays: not ours any more
+        except SandboxError as error:  # also after recovery: the game goes on without this turn
+            log.warning("turn lost its sandbox", extra={"lease": self._placement.lease_id, "turn": turn["turn"]})
+            decision = Decision(action=None, skip=f"sandbox: {error}")
+        if len(self.turn_ms) < MAX_SAMPLES:
+            self.turn_ms.append((time.monotonic() - started) * 1000)
+        self.skipped += decision.skip is not None
+        return decision
+
+    async def _post(self, number: int, decision: Decision) -> None:
+        environment = self._placement.environment_id
+        record = records.game_action(
+            environment_id=environment,
+            turn=number,
+            action=decision.action,
+            skip=decision.skip,
+            now_ms=self._clock(),
+        )
+        await self._repo.put_record(records.GAME_ACTION, records.turn_key(environment, number), record)
+
+    async def _hydrate(self, sandbox: Sandbox) -> None:
+        lease = self._placement
+        config = {
+            "agentDid": self._player.did,
+            "environmentId": lease.environment_id,
+            "environmentType": lease.environment_type,
+        }
+        await sandbox.write_file("/workspace/config.json", json.dumps(config, indent=2).encode())
+
+    async def _with_sandbox(self, use: Callable[[Sandbox], Awaitable[T]]) -> T:
+        """Use the sandbox; if it has died, have it made again once."""
+        if self._sandbox is None:
+            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.epoch)
+        try:
+            return await use(self._sandbox)
+        except (SandboxGone, SandboxNotFound) as error:
+            lease = self._placement
+            log.warning("sandbox lost, recovering", extra={"lease": lease.lease_id, "error": str(error)})
+            await self.close()
+            self._placement = await self._supervisor.recover(lease.lease_id, lease.epoch)
+            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.epoch)
+            await self._hydrate(self._sandbox)
+            return await use(self._sandbox)

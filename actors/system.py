@@ -1,0 +1,213 @@
+"""Bringing the system up and down: network, tap, supervisor and a host per node, on whatever cluster is at hand."""
+
+import fcntl
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from firehose import XrpcClient
+from sandboxes import Limits
+
+from actors.accounts import AccountBook
+from actors.cluster import Cluster, Node, attach
+from actors.errors import Refused
+from actors.faces import Endpoints, Report
+from actors.host import HostActor, HostConfig
+from actors.network import NetworkActor, NetworkConfig
+from actors.remote import RemoteActor
+from actors.resources import shipped
+from actors.settings import Settings
+from actors.stage import Stage
+from actors.supervisor import SupervisorActor, SupervisorConfig, host_name
+from actors.tap import TapActor, TapConfig
+
+CORE_ACTORS: Final = 4  # network, tap, supervisor, host
+HANDLE_DOMAIN: Final = "test"  # of the embedded network
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """The running system. `owned`: this process started it, and ends it."""
+
+    settings: Settings
+    cluster: Cluster
+    stage: Stage
+    nodes: list[Node]
+    endpoints: Endpoints
+    supervisor_did: str
+    owned: bool
+
+    @property
+    def supervisor(self) -> RemoteActor:
+        """The supervisor actor."""
+        return RemoteActor("supervisor")
+
+    @property
+    def tap(self) -> RemoteActor:
+        """The tap actor."""
+        return RemoteActor("tap")
+
+    def host(self, node: Node) -> RemoteActor:
+        """The host actor of a node."""
+        return RemoteActor(host_name(node.node_id))
+
+    @property
+    def data_path(self) -> Path:
+        """Where the ledger, the network and the tap's window are (on the node they run on)."""
+        return self.settings.data_path
+
+    @property
+    def accounts(self) -> AccountBook:
+        """The identities that are ours."""
+        return AccountBook(self.data_path / "accounts.json")
+
+    async def sandboxes_left(self) -> int:
+        """Sandboxes on all nodes, live or dead, as the hosts see them."""
+        return sum([len(await self.host(node).call("list")) for node in self.nodes])
+
+
+@asynccontextmanager
+async def running_system(settings: Settings, *, actors: int) -> AsyncIterator[System]:
+    """The system that is up on the cluster, or one that lives as long as this block.
+
+    Args:
+        settings: see config/skylease.toml.
+        actors: how many more actors the caller is going to start.
+    """
+    async with attach(settings.ray, slots=settings.sandbox.slots, actors=actors + CORE_ACTORS) as cluster:
+        stage = Stage(cluster, settings.ray.start_timeout_s)
+        if not cluster.embedded and is_up():
+            yield await found_system(settings, cluster, stage)
+            return
+        with _data_lock(settings.data_path):
+            try:
+                yield await start_core(settings, cluster, stage)
+            finally:
+                await stage.stop_all()
+
+
+def is_up() -> bool:
+    """Whether a supervisor lives on the cluster we are attached to."""
+    import ray
+
+    try:
+        ray.get_actor("supervisor")
+    except ValueError:
+        return False
+    return True
+
+
+async def found_system(settings: Settings, cluster: Cluster, stage: Stage) -> System:
+    described: Report = await RemoteActor("supervisor").call("describe")
+    return System(
+        settings=settings.model_copy(update={"data_dir": described["data_dir"]}),
+        cluster=cluster,
+        stage=stage,
+        nodes=[node for node in cluster.nodes() if node.node_id in described["nodes"]],
+        endpoints=described["endpoints"],
+        supervisor_did=described["did"],
+        owned=False,
+    )
+
+
+async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> System:
+    """Start network, tap, supervisor and a host per node."""
+    nodes, data = cluster.nodes(), settings.data_path
+    data.mkdir(parents=True, exist_ok=True)
+    here, lexicons = nodes[0], shipped("config/lexicons")
+    # On one node everything stays on the loopback; other nodes must be able to reach the head.
+    listen_host = settings.network.host if len(nodes) == 1 else here.host_ip
+    pds_url, plc_url = settings.network.pds_url, settings.network.plc_url
+    if not pds_url:
+        port = settings.network.port or _free_port(listen_host)
+        network = NetworkConfig(path=data / "network.db", host=listen_host, port=port, lexicons=lexicons)
+        await stage.start("network", NetworkActor, network, node=here)
+        pds_url = plc_url = f"http://{listen_host}:{port}"
+    tap_port = settings.tap.port or _free_port(listen_host)
+    tap = TapConfig(
+        upstream_url=settings.network.relay_url or pds_url,
+        plc_url=plc_url,
+        state_dir=data / "tap",
+        host=listen_host,
+        port=tap_port,
+        record=Path(settings.tap.record).absolute() if settings.tap.record else None,
+    )
+    await stage.start("tap", TapActor, tap, node=here)
+    endpoints = Endpoints(pds_url=pds_url, tap_url=f"ws://{listen_host}:{tap_port}")
+    async with XrpcClient(pds_url) as xrpc:
+        account = await AccountBook(data / "accounts.json").account(xrpc, f"supervisor.{HANDLE_DOMAIN}")
+    for node in nodes:
+        await stage.start(host_name(node.node_id), HostActor, *_host(settings, node), node=node)
+    lease, budget = settings.lease, settings.budget
+    supervisor = SupervisorConfig(
+        account=account,
+        endpoints=endpoints,
+        ledger=data / "ledger.db",
+        nodes=tuple(node.node_id for node in nodes),
+        tier=settings.sandbox.tier,
+        ttl_ms=lease.ttl_s * 1000,
+        max_ttl_ms=lease.max_ttl_s * 1000 or None,
+        sleep_after_ms=lease.sleep_after_s * 1000,
+        budget_hours=budget.monthly_hours or None,
+        usd_per_hour={"process": budget.process_usd_per_hour},
+        start_cursor=int((await RemoteActor("tap").call("stats")).get("seq") or 0),
+        lexicons=lexicons,
+    )
+    await stage.start("supervisor", SupervisorActor, supervisor, node=here)
+    return System(
+        settings=settings,
+        cluster=cluster,
+        stage=stage,
+        nodes=nodes,
+        endpoints=endpoints,
+        supervisor_did=account.did,
+        owned=True,
+    )
+
+
+def _host(settings: Settings, node: Node) -> tuple[HostConfig, str]:
+    sandbox = settings.sandbox
+    config = HostConfig(
+        node_id=node.node_id,
+        root=settings.data_path / "nodes" / node.host_ip,
+        images=shipped("images"),
+        limits=Limits(
+            memory_bytes=sandbox.memory_mib * MIB,
+            pids=sandbox.pids,
+            cpu=sandbox.cpu,
+            idle_deadline_s=sandbox.idle_deadline_s,
+        ),
+        slots=sandbox.slots,
+    )
+    return config, sandbox.tier
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _data_lock(path: Path) -> Iterator[None]:
+    """One system per data directory; the lock is the kernel's, so a killed holder frees it."""
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / "in-use.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise Refused(
+                f"{path} is in use by process {holder}: wait for it, or choose another --data-dir"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+

@@ -1,0 +1,53 @@
+"""The tap as an actor: one upstream subscription, verified once, re-broadcast with filters."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from firehose.identity import DidDirectory
+from firehose.tap import Tap
+
+from actors.faces import Report
+from actors.stage import LoopActor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapConfig:
+    """Where it listens to and where it speaks; the port is fixed, so that agents find a restarted tap again."""
+
+    upstream_url: str
+    plc_url: str
+    state_dir: Path
+    host: str
+    port: int
+    record: Path | None
+
+
+class TapActor(LoopActor):
+    """Runs the tap until stopped. Its window on disk is all it needs to go on after a kill."""
+
+    def __init__(self, config: TapConfig) -> None:
+        self._config = config
+        self._tap: Tap | None = None
+        super().__init__()
+
+    async def main(self) -> None:
+        """Follow, verify and re-broadcast until cancelled."""
+        config = self._config
+        async with (
+            DidDirectory(config.plc_url) as directory,
+            Tap(
+                config.upstream_url,
+                directory,
+                config.state_dir,
+                host=config.host,
+                port=config.port,
+                record=config.record,
+            ) as tap,
+        ):
+            self._tap = tap
+            self.set_ready()
+            await tap.run()
+
+    async def stats(self) -> Report:
+        """What was seen, verified and rejected, who listens, and the newest position; empty while it is down."""
+        return dict(self._tap.stats()) if self._tap else {}
