@@ -119,7 +119,7 @@ class Lexicons:
             schema = self._documents.get(nsid, {}).get(part)
             if schema is None:
                 raise LexiconInvalid(ref, "a reference to what is not there")
-            # Until it is compiled, a schema that refers to itself finds this, which looks again when it is used.
+            # What a schema that refers to itself finds while it is compiled: it looks again when it is used.
             self._checks[ref] = lambda value, path: self._checks[ref](value, path)
             check = self._checks[ref] = self._compile(schema, nsid, ref)
         return check
