@@ -1,6 +1,6 @@
 """The face that every environment shows to its game master."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -80,5 +80,13 @@ class Rules(Protocol):
         ...
 
     def standings(self) -> list[dict[str, Any]]:
-        """One row per player for a spectator (it tells what players hide from each other)."""
+        """One row per player for a spectator, as numbers and words; it tells what players hide."""
+        ...
+
+    def render_text(self, names: Sequence[str]) -> str:
+        """The game for a terminal, in ANSI colours; `names` by player, as strangers chose them."""
+        ...
+
+    def render_svg(self, names: Sequence[str]) -> str:
+        """The game as a picture; `names` by player, as strangers chose them."""
         ...

@@ -2,7 +2,6 @@
 
 from games.catan.endings import Reason
 from games.catan.game import Catan
-from games.catan.picture import render_board_svg, render_board_text
 from games.catan.view import MAX_STATE_BYTES
 
-__all__ = ["MAX_STATE_BYTES", "Catan", "Reason", "render_board_svg", "render_board_text"]
+__all__ = ["MAX_STATE_BYTES", "Catan", "Reason"]

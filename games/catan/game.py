@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from games.catan.board import deal_board
@@ -14,7 +14,9 @@ from games.catan.endings import ending
 from games.catan.fallback import fallback_move
 from games.catan.legal import check_move, legal_moves, open_forms
 from games.catan.moves import Move, move_to_json, parse_move
+from games.catan.picture import picture
 from games.catan.settings import Settings
+from games.catan.sketch import plain_name, sketch
 from games.catan.table import Phase, Seat, Table
 from games.catan.view import player_state, standings
 from games.errors import IllegalAction, LogInvalid, SettingsInvalid
@@ -123,6 +125,21 @@ class Catan:
     def standings(self) -> list[dict[str, Any]]:
         """One row per player for a spectator, hidden victory points included."""
         return standings(self.table)
+
+    def render_text(self, names: Sequence[str]) -> str:
+        """The board and the points for a terminal, coloured by ANSI codes; `names` by player."""
+        return sketch(self.table, names)
+
+    def render_svg(self, names: Sequence[str]) -> str:
+        """The board, the pieces and the points as an SVG document; `names` by player."""
+        return picture(self.table, names, self._headline(names))
+
+    def _headline(self, names: Sequence[str]) -> str:
+        if self._outcome is None:
+            return f"Decision {self.turn_number}"
+        if self._outcome.winner is None:
+            return "Nobody wins"
+        return f"{plain_name(names, self._outcome.winner)} wins"
 
     def _check_player(self, player: int) -> None:
         if self._outcome is not None:

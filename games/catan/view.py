@@ -57,11 +57,22 @@ def legal_json(table: Table) -> list[dict[str, Any]]:
 
 def standings(table: Table) -> list[dict[str, Any]]:
     """One row per player for a spectator: `points` counts the hidden victory point cards too."""
-    return [
-        _public_seat(table, player)
-        | {"player": player, "points": table.points(player), "public_points": table.public_points(player)}
-        for player in range(len(table.seats))
-    ]
+    rows = []
+    for player, seat in enumerate(table.seats):
+        honours = {"road": table.longest_road == player, "army": table.largest_army == player}
+        row = {
+            "player": player,
+            "points": table.points(player),
+            "settlements": len(table.nodes_of(player, cities=False)),
+            "cities": len(table.nodes_of(player, cities=True)),
+            "roads": len(table.edges_of(player)),
+            "hand": sum(seat.hand),
+            "cards": sum(seat.cards.values()),
+            "knights": seat.knights,
+            "holds": " ".join(name for name, held in honours.items() if held),
+        }
+        rows.append(row)
+    return rows
 
 
 def _board(table: Table) -> dict[str, Any]:
