@@ -1,4 +1,4 @@
-"""Who a DID is: documents from a did:plc directory or a did:web host, cached, bounded, and kept off private networks."""
+"""Who a DID is: documents from a did:plc directory or a did:web host, cached and bounded."""
 
 import asyncio
 import ipaddress
@@ -31,7 +31,7 @@ class DidResolver(Protocol):
     """What a verifier's shell asks for documents."""
 
     async def resolve(self, did: str) -> Document | None:
-        """The DID's document, None if there is no such DID; raises DirectoryUnavailable if nobody could say."""
+        """The document, None if there is no such DID. Raises: DirectoryUnavailable: nobody could say."""
 
     def purge(self, did: str) -> None:
         """Forget what is cached about this DID: the next `resolve` asks again."""
@@ -41,7 +41,7 @@ class StaticDirectory:
     """Documents given beforehand: for replay and tests. A list is tried in order, one step per `purge`."""
 
     def __init__(self, documents: Mapping[str, Document | Sequence[Document]]) -> None:
-        """Take the documents; each `purge` of a DID with a list moves on to its next document, and stays on the last."""
+        """Take the documents; a `purge` moves on to the next one of a DID's list, and stays on the last."""
         self._documents = {
             did: [value] if isinstance(value, dict) else list(value) for did, value in documents.items()
         }
@@ -81,7 +81,7 @@ class DidDirectory:
         self._plc = HttpSession(base_url, timeout_s=timeout_s)
         self._clock = clock
         self._timeout_s = timeout_s
-        # On a developer's machine did:web hosts and PDSs live on the loopback; anywhere else that is an attack.
+        # On a developer's machine did:web hosts and PDSs live on the loopback; elsewhere that is an attack.
         self._is_local = _is_loopback(self._plc.host)
         self._cache: OrderedDict[str, tuple[int, Document | str | None]] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
@@ -107,7 +107,8 @@ class DidDirectory:
 
         Raises:
             SyntaxInvalid: not a DID.
-            DirectoryUnavailable: nobody could say: no answer, a broken answer, or a method that is not supported.
+            DirectoryUnavailable: nobody could say: no answer, a broken answer, or a method that is not
+                supported.
         """
         parse_did(did)
         lock = self._locks.setdefault(did, asyncio.Lock())
@@ -134,7 +135,7 @@ class DidDirectory:
         self._remember(did, now + (MISS_TTL_MS if document is None else HIT_TTL_MS), document)
         return document
 
-    def _remember(self, did: str, until_ms: int, answer: Document | None | str) -> None:
+    def _remember(self, did: str, until_ms: int, answer: Document | str | None) -> None:
         self._cache[did] = (until_ms, answer)
         self._cache.move_to_end(did)
         while len(self._cache) > MAX_CACHED_DIDS:
@@ -165,7 +166,7 @@ class DidDirectory:
             return await session.request("GET", "/.well-known/did.json", max_body_bytes=MAX_DOCUMENT_BYTES)
 
     async def _public_address(self, did: str, host: str, port: int | None) -> str:
-        """The one address to connect to, checked: resolving again later could give another (DNS rebinding)."""
+        """The address to connect to, checked; asking again later could give another (DNS rebinding)."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -190,7 +191,7 @@ def _parse_document(did: str, body: bytes) -> Document:
 
 
 def _web_host(did: str, *, allow_port: bool) -> tuple[str, int | None]:
-    """Host and port of a did:web; atproto allows neither paths nor, except on a developer's machine, ports."""
+    """Host and port of a did:web; no paths and, except on a developer's machine, no ports: specs/did."""
     rest = did.removeprefix("did:web:")
     if ":" in rest:
         raise DirectoryUnavailable(did, "did:web with a path is not supported")

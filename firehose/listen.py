@@ -20,7 +20,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         family, _, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError) as error:
         raise ListenFailed(host, port, f"not an address of this machine: {error}") from None
-    # The protocol by number: asyncio turns Nagle off only where it reads IPPROTO_TCP (40 ms per answer otherwise).
+    # The protocol by number: asyncio turns Nagle off only where it reads IPPROTO_TCP (else 40 ms an
+    # answer).
     listener = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once, past TIME_WAIT

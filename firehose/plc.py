@@ -31,7 +31,7 @@ _FIELDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlcState:
-    """What the latest operation of a DID says: enough to render its document and to judge the next operation."""
+    """What the latest operation of a DID says: enough to render its document and to judge the next."""
 
     did: Did
     head: Cid
@@ -85,7 +85,8 @@ def check_genesis(did: str, operation: Operation) -> PlcState:
     """Check that `operation` is the signed genesis of `did`.
 
     Raises:
-        PlcOperationInvalid: it is not well formed, not signed by one of its own rotation keys, or of another DID.
+        PlcOperationInvalid: it is not well formed, not signed by one of its own rotation keys, or of another
+            DID.
     """
     _check_shape(did, operation)
     if operation["prev"] is not None:
@@ -100,7 +101,8 @@ def check_update(state: PlcState, operation: Operation) -> PlcState:
     """Check that `operation` follows the latest one of its DID (no forks: nothing is ever nullified here).
 
     Raises:
-        PlcOperationInvalid: not well formed, not on top of the latest operation, or not signed by its rotation keys.
+        PlcOperationInvalid: not well formed, not on top of the latest operation, or not signed by its
+            rotation keys.
     """
     _check_shape(state.did, operation)
     if operation["prev"] != str(state.head):

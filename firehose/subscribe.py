@@ -145,7 +145,7 @@ class Subscriber:
                 yield frame
 
     async def receive(self) -> bytes | None:
-        """The next frame; may be cancelled without loss. None: the subscriber was closed. Raises as `frames`."""
+        """The next frame; None: the subscriber was closed. A cancelled wait loses nothing. Raises: as `frames`."""
         while self.state is not SubscriberState.STOPPED:
             connection = self._connection or await self._connect()
             if connection is None:
@@ -163,7 +163,7 @@ class Subscriber:
     # one connection
 
     async def _connect(self) -> ClientConnection | None:
-        """Open the stream from our cursor, after a pause unless it is the first; None: it was refused this time."""
+        """Open the stream from our cursor, after a pause unless it is the first; None: not this time."""
         await self._pause()
         if self.state is SubscriberState.STOPPED:
             return None
@@ -197,7 +197,7 @@ class Subscriber:
         return self._connection
 
     async def _receive_within(self, connection: ClientConnection) -> str | bytes:
-        """`recv` with an idle watchdog beside it: a timeout around every recv halves what one core can read."""
+        """`recv` with an idle watchdog beside it: a timeout around every recv halves the throughput."""
         if self._idle_timeout_s is None:
             return await connection.recv()
         loop = asyncio.get_running_loop()
@@ -212,7 +212,7 @@ class Subscriber:
         connection.transport.abort()
 
     async def _admit(self, message: str | bytes) -> bytes | None:
-        """The frame if it is to be handed out; otherwise it is counted and, where it must, costs the connection."""
+        """The frame if it is to be handed out; otherwise it is counted and may cost the connection."""
         self.counters["received"] += 1
         try:
             if isinstance(message, str):
@@ -246,7 +246,7 @@ class Subscriber:
         await self._retry(f"error frame {frame.name}: {frame.message or ''}")
 
     async def _drop_garbage(self, message: str | bytes, reason: str) -> None:
-        """The first time a bad frame costs the connection, as the protocol says; when it comes again it is skipped."""
+        """A bad frame costs the connection once, as the protocol says; when it comes again it is skipped."""
         raw = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
         digest = hashlib.sha256(raw).digest()
         if digest in self._quarantine:

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -86,19 +87,17 @@ class Tap:
         self._record_path = record
         self._max_window_bytes = max_window_bytes
         self._hold_s = hold_s
-        self._new_subscriber = lambda cursor: Subscriber(
+        self._new_subscriber = partial(
+            Subscriber,
             upstream_url,
-            cursor=cursor,
-            dids=dids,
-            collections=collections,
+            dids=tuple(dids),
+            collections=tuple(collections),
             idle_timeout_s=idle_timeout_s,
             backoff=backoff,
             rng=rng,
             give_up_after_s=give_up_after_s,
         )
-        self._new_server = lambda window: FrameServer(
-            host, port, window, max_lag_frames=max_lag_frames, health=self.stats
-        )
+        self._new_server = partial(FrameServer, host, port, max_lag_frames=max_lag_frames, health=self.stats)
         self._upstream_url = upstream_url
         self._verifier = Verifier()
         self._seen: Counter[str] = Counter()
@@ -123,7 +122,7 @@ class Tap:
             if self._record_path is not None:
                 self._record = stack.enter_context(TraceWriter(self._record_path))
             last_seq = window.last_seq
-            self._subscriber = self._new_subscriber(self._cursor if last_seq is None else last_seq)
+            self._subscriber = self._new_subscriber(cursor=self._cursor if last_seq is None else last_seq)
             stack.push_async_callback(self._subscriber.close)
             self._server = await stack.enter_async_context(self._new_server(window))
             self._closing = stack.pop_all()
@@ -214,7 +213,7 @@ class Tap:
         return judgement
 
     async def _resolve(self, need: ResolveDid) -> Document | None:
-        """The document; None if there is none, or if nobody could say for as long as we may hold the stream."""
+        """The document; None: there is none, or nobody could say for as long as the stream may wait."""
         if need.refresh:
             self._directory.purge(need.did)
         loop = asyncio.get_running_loop()
@@ -241,7 +240,7 @@ class Tap:
     # the window
 
     async def _compact(self, file: WindowFile) -> None:
-        """Drop old frames from the file, in a thread so that clients are served meanwhile; never left half done."""
+        """Drop old frames from the file, in a thread so that clients are served meanwhile."""
         work = asyncio.ensure_future(
             asyncio.to_thread(file.compact, self._opened_server().window.missing_seq)
         )

@@ -1,6 +1,7 @@
 """The retained stretch of a stream, and who still has to be sent what of it. No sockets here.
 
-A subscription holds a position, not a queue: a slow client costs a number, and the frames are kept once for all.
+A subscription holds a position, not a queue: a slow client costs a number, and the frames are kept once for
+all.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _SLACK: Final = 1024  # forgotten entries before the lists are cut, so that trim
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One frame of the stream with what filters look at; `collections` is empty for anything but a #commit."""
+    """One frame and what filters look at; `collections` is empty for anything but a #commit."""
 
     seq: int
     frame: bytes
@@ -57,7 +58,7 @@ class Wanted:
         return cls(dids=wanted_dids or None, collections=exact if patterns else None, prefixes=prefixes)
 
     def matches(self, entry: Entry) -> bool:
-        """Whether this client gets `entry`: any op of a commit suffices; other events go by their DID alone."""
+        """Whether this client gets `entry`: one op of a commit suffices; other events go by their DID."""
         if self.dids is not None and entry.did not in self.dids:
             return False
         if self.collections is None or not entry.collections:

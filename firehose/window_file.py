@@ -1,7 +1,7 @@
 """A tap's window on disk: the accepted frames, as a trace, and nothing else.
 
-Everything a tap knows follows from this file, so a tap that is killed at any moment goes on from it: a torn last
-record is cut off, and the upstream is asked again from the last whole one.
+Everything a tap knows follows from this file, so a tap that is killed at any moment goes on from it: a torn
+last record is cut off, and the upstream is asked again from the last whole one.
 """
 
 import fcntl

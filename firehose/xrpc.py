@@ -53,9 +53,9 @@ class Commit:
 class XrpcClient:
     """Calls to one PDS, as nobody or, after `create_account` or `login`, as one account.
 
-    An expired access token is refreshed once, whichever call hits it. Calls that may be repeated without harm are,
-    when the connection breaks or the server is briefly away; `create_record` and `apply_writes` are repeated only
-    if the request cannot have reached the server.
+    An expired access token is refreshed once, whichever call hits it. Calls that may be repeated without
+    harm are, when the connection breaks or the server is briefly away; `create_record` and `apply_writes`
+    are repeated only if the request cannot have reached the server.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class XrpcClient:
     # who we are
 
     async def create_account(self, handle: str, password: str, *, email: str | None = None) -> Session:
-        """Create an account and be it. Raises: XrpcError (HandleNotAvailable, InvalidHandle, …); HttpError."""
+        """Create an account and be it. Raises: XrpcError (HandleNotAvailable, …); HttpError."""
         body = {"handle": handle, "password": password, **({} if email is None else {"email": email})}
         return self._become(await self.procedure("com.atproto.server.createAccount", body, is_anonymous=True))
 
@@ -110,7 +110,7 @@ class XrpcClient:
         return self._become(answer)
 
     async def refresh(self) -> Session:
-        """Exchange the refresh token for a new session. Raises: XrpcError (ExpiredToken: log in again); HttpError."""
+        """A new session for the refresh token. Raises: XrpcError (ExpiredToken: log in again); HttpError."""
         method = "com.atproto.server.refreshSession"
         return self._become(
             _json(method, await self._send_once("POST", method, token=self._me().refresh_jwt))
@@ -193,7 +193,8 @@ class XrpcClient:
         """Several writes as one commit, all or nothing.
 
         Args:
-            writes: as in the lexicon: {"$type": "com.atproto.repo.applyWrites#create", "collection", "rkey", "value"}.
+            writes: as in the lexicon: {"$type": "com.atproto.repo.applyWrites#create", "collection", "rkey",
+                "value"}.
             swap_commit: only if this is the repo's present commit.
             validate: as `put_record`.
 
@@ -245,7 +246,7 @@ class XrpcClient:
         return list(answer["records"]), answer.get("cursor")
 
     async def get_repo(self, did: str) -> bytes:
-        """A whole repo as a CAR; nothing of it is checked here. Raises: XrpcError (RepoNotFound); HttpError."""
+        """A whole repo as a CAR; nothing of it is checked here. Raises: XrpcError; HttpError."""
         response = await self._get("com.atproto.sync.getRepo", {"did": did}, max_body_bytes=MAX_REPO_BYTES)
         return response.body
 
@@ -310,7 +311,7 @@ class XrpcClient:
         is_anonymous: bool = False,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> HttpResponse:
-        """One call with its repetitions: an expired token once, a broken connection as far as that is safe."""
+        """One call with its repetitions: an expired token once, a broken connection where that is safe."""
         attempt, has_refreshed = 0, False
         while True:
             attempt += 1

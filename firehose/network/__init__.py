@@ -1,4 +1,4 @@
-"""An embedded AT Protocol network: XRPC calls come in, signed commits, DID documents and an event stream go out.
+"""An embedded AT Protocol network: XRPC calls come in; commits, DID documents and an event stream go out.
 
 Imported explicitly (`from firehose.network import Network`): it needs a web server, which agents do not.
 Start reading at `network.py`, then `pds.py`.

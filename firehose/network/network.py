@@ -25,8 +25,9 @@ MAX_CLIENT_MESSAGE_BYTES: Final = 4096
 class Network:
     """A PDS, its did:plc directory and its event stream on one port of this machine.
 
-    `async with Network(path) as network: …` serves at `network.url` until the block ends. Accounts, keys, repos and
-    the sequence live in one SQLite file and go on at the next start, also on another port: the documents then follow.
+    `async with Network(path) as network: …` serves at `network.url` until the block ends. Accounts, keys,
+    repos and the sequence live in one SQLite file and go on at the next start, also on another port: the
+    documents then follow.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class Pds:
                 self.accounts.set_status(account.did, status)
                 changed = self.accounts.get(account.did)
                 self.announce_status(changed, batch)
-                if changed.is_active:  # [the order of a real PDS: #account, #identity, #sync]
+                if changed.is_active:  # in the order of a real PDS
                     self.announce_identity(changed, batch)
                     self.repos.announce(changed, batch)
         except BaseException:
@@ -109,7 +109,7 @@ class Pds:
         self._update_identity(account, handle)
 
     def move_here(self) -> int:
-        """Point every account's document at the present url, if the network had another one before; how many moved."""
+        """Point every document at the present url where it still says an earlier one; how many did."""
         moved, after = 0, ""
         while page := self.accounts.page(after, 500):
             for account in page:

@@ -1,4 +1,4 @@
-"""Repos of the embedded network: kept hot in memory, saved together with the event that announces each commit."""
+"""Repos of the embedded network, hot in memory; each commit is saved together with its event."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence

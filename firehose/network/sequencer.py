@@ -73,7 +73,7 @@ class Sequencer:
 
     @contextmanager
     def transaction(self) -> Iterator[Batch]:
-        """One transaction of the store; its events are published once it is committed, and vanish if it is not."""
+        """One transaction of the store; its events are published once it is committed, and else vanish."""
         with self._store.transaction():
             batch = Batch(self._store, self._last_seq + 1, self._clock())
             yield batch

@@ -17,7 +17,8 @@ MIGRATIONS: Final = (
         signing_key BLOB NOT NULL, status TEXT NOT NULL, created_at INTEGER NOT NULL,
         head BLOB, rev TEXT
     ) WITHOUT ROWID;
-    CREATE TABLE refresh_tokens (jti TEXT PRIMARY KEY, did TEXT NOT NULL, expires_at INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE refresh_tokens (jti TEXT PRIMARY KEY, did TEXT NOT NULL, expires_at INTEGER NOT NULL)
+    WITHOUT ROWID;
     CREATE TABLE plc_operations (
         did TEXT NOT NULL, position INTEGER NOT NULL, operation BLOB NOT NULL, created_at INTEGER NOT NULL,
         PRIMARY KEY (did, position)
@@ -30,11 +31,12 @@ MIGRATIONS: Final = (
         PRIMARY KEY (did, collection, rkey)
     ) WITHOUT ROWID;
     CREATE TABLE blobs (
-        did TEXT NOT NULL, cid TEXT NOT NULL, mime_type TEXT NOT NULL, created_at INTEGER NOT NULL, content BLOB NOT NULL,
-        PRIMARY KEY (did, cid)
+        did TEXT NOT NULL, cid TEXT NOT NULL, mime_type TEXT NOT NULL, created_at INTEGER NOT NULL,
+        content BLOB NOT NULL, PRIMARY KEY (did, cid)
     );
     CREATE TABLE events (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, did TEXT NOT NULL, created_at INTEGER NOT NULL, frame BLOB NOT NULL
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, did TEXT NOT NULL, created_at INTEGER NOT NULL,
+        frame BLOB NOT NULL
     );
     """,
 )
@@ -47,7 +49,8 @@ class Store:
         """Open or create, and migrate.
 
         Raises:
-            StoreUnavailable: not a database of ours, not writable, in use by another process, or of a newer version.
+            StoreUnavailable: not a database of ours, not writable, in use by another process, or of a newer
+                version.
         """
         self._path = path
         try:
@@ -59,7 +62,8 @@ class Store:
             with self._typed_errors():
                 self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
                 self._db.execute("PRAGMA journal_mode = WAL")
-                # A power cut may lose the last commits, whole: never half of one. A killed process loses nothing.
+                # A power cut may lose the last commits, whole: never half of one. A killed process loses
+                # nothing.
                 self._db.execute("PRAGMA synchronous = NORMAL")
                 self._db.execute("PRAGMA foreign_keys = ON")
                 self._migrate()
