@@ -247,7 +247,8 @@ class Mst:
                 changed = _raise_to(Node(height, [key], [value], [None, None]), node.height - 1)
             else:
                 changed = self._put(child, height, key, value, *_bounds(node, index, low, high))
-            return Node(node.height, keys, values, [*children[:index], changed, *children[index + 1 :]])
+            rest: list[_Link] = [*children[:index], changed, *children[index + 1 :]]
+            return Node(node.height, keys, values, rest, (node, index))
         if index < len(keys) and keys[index] == key:
             return Node(node.height, keys, [*values[:index], value, *values[index + 1 :]], list(children))
         left, right = self._split_child(node, index, key, low, high)
@@ -282,7 +283,7 @@ class Mst:
                 raise KeyError(key.decode(errors="replace"))
             changed = self._delete(child, height, key, *_bounds(node, index, low, high))
             rest: list[_Link] = [*children[:index], changed, *children[index + 1 :]]
-            return _or_none(Node(node.height, keys, values, rest))
+            return _or_none(Node(node.height, keys, values, rest, (node, index)))
         if height > node.height or index >= len(keys) or keys[index] != key:
             raise KeyError(key.decode(errors="replace"))
         merged: _Link = children[index]

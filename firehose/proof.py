@@ -21,6 +21,7 @@ from firehose.errors import (
     SyntaxInvalid,
 )
 from firehose.frames import Action, CommitEvent, RepoOp, SyncEvent
+from firehose.inversion import check_inversion
 from firehose.mst import Mst
 from firehose.repo import MAX_RECORD_BYTES
 from firehose.syntax import Did, Nsid, RecordKey, Tid, parse_path
@@ -50,8 +51,8 @@ class VerifiedRecord:
 def open_commit(event: CommitEvent | SyncEvent) -> tuple[Commit, dict[bytes, bytes]]:
     """The commit that an event carries, and all of its blocks by their CID's bytes: each hashed.
 
-    The rev of a #sync is not compared: @atproto/pds 0.4 names a newer one than it sends after an import, and only the
-    signed one counts anyway.
+    The rev of a #sync is not compared: after an import @atproto/pds 0.4 names a newer one than that of the
+    commit it sends, and only the signed one counts anyway.
 
     Raises: FrameInvalid: the archive or the commit breaks a rule, or they do not say what the event says.
     """
@@ -96,12 +97,17 @@ def check_ops(event: CommitEvent) -> list[tuple[Nsid, RecordKey]]:
     return places
 
 
-def check_tree(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -> Mst:
-    """The tree that the commit signs, after checking that it says of every op's path what the op says.
+def check_tree(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -> None:
+    """Check that the tree that the commit signs says of every op's path what the op says.
+
+    Where the event says what was before, undoing the ops must give just that. Older servers do not say it.
 
     Raises: FrameInvalid: it says something else, a node is missing, or one breaks a rule.
     """
     tree = Mst.load_raw(commit.data.bytes, blocks.get)
+    if event.prev_data is not None:
+        check_inversion(tree, event.ops, event.prev_data)
+        return
     try:
         for op in event.ops:
             if tree.get_raw(op.path.encode()) != (None if op.cid is None else op.cid.bytes):
@@ -110,7 +116,6 @@ def check_tree(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -
         raise FrameInvalid("mst-missing", str(error)) from None
     except MstInvalid as error:
         raise FrameInvalid(f"mst-{error.reason}", str(error)) from None
-    return tree
 
 
 def read_records(

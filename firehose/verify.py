@@ -61,7 +61,7 @@ class Judgement:
     """
 
     verdict: Verdict | None
-    reason: str  # a stable word; "ok" for what is accepted
+    reason: str  # a stable word; "ok" for what is accepted and proven
     event: Frame | None = None  # None if the frame is malformed
     records: tuple[VerifiedRecord, ...] = ()  # of an accepted commit
     needs: tuple[ResolveDid, ...] = ()
@@ -126,10 +126,10 @@ class Verifier:
         else:
             self._inactive[did] = "inactive"
 
-    def trust(self, data: bytes) -> None:
+    def trust(self, data: bytes) -> Frame:
         """Take up a frame that an earlier run accepted: like `receive`, without proving it again.
 
-        Raises: FirehoseError: it cannot have been accepted.
+        Returns: its event. Raises: FirehoseError: it cannot have been accepted.
         """
         event = parse_frame(data)
         match event:
@@ -141,6 +141,7 @@ class Verifier:
             case _:
                 pass
         self.last_seq = getattr(event, "seq", self.last_seq)
+        return event
 
     def repos(self) -> dict[Did, RepoState]:
         """What was last accepted, of every repository."""
@@ -185,7 +186,10 @@ class Verifier:
         check_tree(event, commit, blocks)
         records = read_records(event, places, blocks)
         self._repos[event.repo] = RepoState(rev=commit.rev, data=commit.data)
-        return self._close(event, event.seq, Verdict.ACCEPT, "ok", records=records)
+        # Old servers do not say what was before: their ops are true, but there may have been others.
+        is_proven = event.prev_data is not None or event.since is None
+        reason = "ok" if is_proven else "unproven"
+        return self._close(event, event.seq, Verdict.ACCEPT, reason, records=records)
 
     def _sync(self, event: SyncEvent, now_ms: int) -> Judgement:
         known = self._repos.get(event.did)
