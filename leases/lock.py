@@ -25,26 +25,25 @@ class WriterLock:
         self._ledger = ledger
         path = ledger.with_name(ledger.name + ".lock")
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            # a file object, not a bare descriptor: a ledger that is dropped without close lets go as well
+            self._file = open(path, "a+b", buffering=0, opener=_open_private)  # noqa: SIM115
         except OSError as error:
             raise LedgerUnavailable(str(ledger), f"cannot lock it: {error.strerror}") from error
         try:
             self._take(time.monotonic() + wait_s)
             self._sign()
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
 
     def release(self) -> None:
         """Let the next writer in; twice is as good as once."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self._file.close()
 
     def _take(self, deadline: float) -> None:
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except OSError as error:
                 if not isinstance(error, BlockingIOError):
@@ -55,11 +54,16 @@ class WriterLock:
 
     def _sign(self) -> None:
         try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+            self._file.truncate(0)
+            self._file.write(b"%d\n" % os.getpid())
         except OSError:
             return  # a full disk: the lock holds all the same, only a refused writer will not learn our pid
 
     def _holder_pid(self) -> int | None:
-        text = os.pread(self._fd, 32, 0).strip()
+        self._file.seek(0)
+        text = self._file.read(32).strip()
         return int(text) if text.isdigit() else None
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

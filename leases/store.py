@@ -31,7 +31,7 @@ class Store:
     """A connection that several threads may share; every call is one critical section.
 
     `run` outside `atomic` commits by itself. Every sqlite3 failure of the file (full, damaged, locked,
-    closed) arrives as LedgerUnavailable; a broken constraint stays an IntegrityError, because that is a bug of ours.
+    closed) arrives as LedgerUnavailable; a broken constraint stays an IntegrityError: that is a bug of ours.
     """
 
     def __init__(
