@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from firehose import drisl
 from firehose.cid import Cid
-from firehose.errors import PlcOperationInvalid
+from firehose.errors import KeyInvalid, PlcOperationInvalid
 from firehose.keys import SigningKey, VerifyingKey
 from firehose.syntax import Did, parse_did
 
@@ -205,5 +205,9 @@ def _check_signature(did: str, operation: Operation, rotation_keys: Sequence[str
     except (binascii.Error, ValueError):
         raise PlcOperationInvalid(did, "the signature is not base64url") from None
     unsigned = drisl.encode({name: value for name, value in operation.items() if name != "sig"})
-    if not any(VerifyingKey.from_did_key(key).verify(signature, unsigned) for key in rotation_keys):
+    try:
+        is_signed = any(VerifyingKey.from_did_key(key).verify(signature, unsigned) for key in rotation_keys)
+    except KeyInvalid as error:
+        raise PlcOperationInvalid(did, str(error)) from None
+    if not is_signed:
         raise PlcOperationInvalid(did, "not signed by any of the rotation keys in force")

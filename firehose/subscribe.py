@@ -4,6 +4,7 @@ Light on purpose: agents import this.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -111,6 +112,7 @@ class Subscriber:
         self._rng = rng or random.Random()
         self._on_state = on_state
         self._give_up_after_s = give_up_after_s
+        self._stopped = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._attempt: int | None = None  # None: the next connection is the first, and waits for nothing
         self._retry_after_s = 0.0
@@ -145,7 +147,7 @@ class Subscriber:
                 yield frame
 
     async def receive(self) -> bytes | None:
-        """The next frame; None: the subscriber was closed. A cancelled wait loses nothing. Raises: as `frames`."""
+        """The next frame; None: we were closed. A cancelled wait loses nothing. Raises: as `frames`."""
         while self.state is not SubscriberState.STOPPED:
             connection = self._connection or await self._connect()
             if connection is None:
@@ -288,7 +290,8 @@ class Subscriber:
         if self._give_up_after_s is not None:
             delay_s = min(delay_s, self._give_up_after_s)
         self._retry_after_s = 0.0
-        await asyncio.sleep(delay_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), delay_s)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -299,6 +302,8 @@ class Subscriber:
         if state is self.state:
             return
         self.state = state
+        if state is SubscriberState.STOPPED:
+            self._stopped.set()
         log.info("subscriber", extra={"state": state, "reason": reason, "cursor": self.cursor})
         if self._on_state is not None:
             self._on_state(state, reason)

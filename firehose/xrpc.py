@@ -15,7 +15,7 @@ from firehose.http import MAX_BODY_BYTES, HttpResponse, HttpSession
 REQUEST_TIMEOUT_S: Final = 30.0
 MAX_REPO_BYTES: Final = 512 * 1024 * 1024
 MAX_BLOB_BYTES: Final = 64 * 1024 * 1024
-MAX_ATTEMPTS: Final = 4  # of an idempotent call; with the pauses below some 1.5 s of a restarting server
+MAX_ATTEMPTS: Final = 6  # of an idempotent call; with the pauses below some 2.5 s of a restarting server
 RETRY_BASE_S: Final = 0.1
 RETRY_CAP_S: Final = 2.0
 RETRY_STATUSES: Final = frozenset({502, 503, 504})

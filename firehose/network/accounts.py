@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -31,11 +31,16 @@ class Account:
     did: Did
     handle: str
     email: str | None
-    password_hash: str
-    signing_key: SigningKey
+    password_hash: str = field(repr=False)
+    secret: bytes = field(repr=False)  # of the signing key: parsing one costs more than a write does
     status: AccountStatus
     head: Cid | None  # None only before its first commit, inside one transaction
     rev: Tid | None
+
+    @property
+    def signing_key(self) -> SigningKey:
+        """Signs this account's commits."""
+        return SigningKey.from_bytes(self.secret)
 
     @property
     def is_active(self) -> bool:
@@ -70,7 +75,7 @@ class Accounts:
                 account.handle,
                 account.email,
                 account.password_hash,
-                account.signing_key.to_bytes(),
+                account.secret,
                 account.status,
                 self._clock(),
             )
@@ -143,7 +148,8 @@ class Accounts:
     def set_head(self, did: Did, head: Cid, rev: Tid) -> None:
         """Note its latest commit."""
         self._store.execute("UPDATE accounts SET head = ?, rev = ? WHERE did = ?", head.bytes, rev, did)
-        self.forget(did)
+        if did in self._cache:
+            self._cache[did] = replace(self._cache[did], head=head, rev=rev)
 
     def forget(self, did: str) -> None:
         """Drop what is cached: it was changed, or the transaction that changed it has failed."""
@@ -174,13 +180,13 @@ def check_text(value: object, name: str, max_chars: int) -> str:
 
 
 def _account(row: tuple[Any, ...]) -> Account:
-    did, handle, email, password_hash, signing_key, status, head, rev = row
+    did, handle, email, password_hash, secret, status, head, rev = row
     return Account(
         did=Did(did),
         handle=handle,
         email=email,
         password_hash=password_hash,
-        signing_key=SigningKey.from_bytes(signing_key),
+        secret=bytes(secret),
         status=AccountStatus(status),
         head=None if head is None else Cid.from_bytes(head),
         rev=None if rev is None else Tid(rev),

@@ -53,7 +53,7 @@ class Network:
         """
         self.host = host
         self.port = port
-        self._path = path if path.suffix else path / DATABASE
+        self._path = path / DATABASE if path.is_dir() or not path.suffix else path
         self._clock = clock
         self._entropy = entropy
         self._validate = validate

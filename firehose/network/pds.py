@@ -65,7 +65,7 @@ class Pds:
             handle=handle,
             email=email,
             password_hash=password_hash,
-            signing_key=signing_key,
+            secret=signing_key.to_bytes(),
             status=AccountStatus.ACTIVE,
             head=None,
             rev=None,
