@@ -40,7 +40,23 @@ def check_record(value: Any) -> None:
 
     Raises: DrislInvalid: it may not.
     """
-    _from_json(to_json(value), MAX_DEPTH)
+    _check(value, MAX_DEPTH)
+
+
+def _check(value: Any, depth: int) -> None:
+    if isinstance(value, dict | list | tuple):
+        if depth <= 0:
+            raise DrislInvalid("nested too deep")
+        if isinstance(value, dict) and "$type" in value:
+            _check_type(value)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, depth - 1)
+    elif isinstance(value, float):
+        raise DrislInvalid("a float: records hold integers only")
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise DrislInvalid("an integer of more than 64 bits")
+    elif value is not None and not isinstance(value, str | int | bytes | Cid):
+        raise DrislInvalid(f"{type(value).__name__} has no place in a record")
 
 
 def _from_json(value: Any, depth: int) -> Any:

@@ -1,0 +1,118 @@
+"""What the tests of this room share: the vectors, the recorded trace, and a judge that resolves documents."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firehose.keys import SigningKey
+from firehose.repo import CommitResult, Repo
+from firehose.syntax import Did
+from firehose.tid import TidClock
+from firehose.trace import read_trace
+from firehose.verify import Judgement, Verifier
+
+DATA = Path(__file__).parents[2] / "data"
+NOW_MS = 1_790_000_000_000
+ALICE = Did("did:plc:alice2222222222222222222")
+
+Documents = dict[str, list[dict[str, Any]]]
+Judge = Callable[..., Judgement]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of vectors and traces."""
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def pds_documents() -> Documents:
+    """DID documents of the recorded trace, per account in the order in which they were valid."""
+    documents: Documents = {}
+    for entry in json.loads((DATA / "pds-trace.meta.json").read_text())["didDocs"]:
+        documents.setdefault(entry["doc"]["id"], []).append(entry["doc"])
+    return documents
+
+
+@pytest.fixture(scope="session")
+def pds_frames() -> list[tuple[int, bytes]]:
+    """The recorded trace: time of receipt in milliseconds, and raw frame."""
+    return [(entry.received_us // 1000, entry.frame) for entry in read_trace(DATA / "pds-trace.fht")]
+
+
+@pytest.fixture
+def judge() -> Judge:
+    """`judge(verifier, frame, now_ms, documents)`: receive, with every need answered from a list per DID.
+
+    A refresh moves on to the next document of the list, if there is one.
+    """
+    positions: dict[str, int] = {}
+
+    def run(verifier: Verifier, frame: bytes, now_ms: int, documents: Documents) -> Judgement:
+        for _ in range(3):
+            judgement = verifier.receive(frame, now_ms)
+            if not judgement.needs:
+                return judgement
+            for need in judgement.needs:
+                known = documents.get(need.did, [])
+                step = min(positions.get(need.did, 0) + need.refresh, max(len(known) - 1, 0))
+                positions[need.did] = step
+                verifier.learn(need.did, known[step] if known else None)
+        raise AssertionError("still in need after two rounds")
+
+    return run
+
+
+class Author:
+    """An account of ours: a key, a document, a store of blocks, and a repository in it."""
+
+    def __init__(self, did: Did = ALICE, key: SigningKey | None = None) -> None:
+        self.did = did
+        self.key = key or SigningKey.from_bytes(b"\x07" * 32)
+        self.blocks: dict[Any, bytes] = {}
+        self.tids = TidClock(lambda: NOW_MS * 1000)
+        self.first = Repo.create(did, self.key, self.tids, self.blocks.get)
+        self.repo = self.first.repo
+        self.save(self.first)
+
+    def save(self, result: CommitResult) -> CommitResult:
+        self.blocks.update(result.new_blocks)
+        self.repo = result.repo
+        return result
+
+    def document(self, key: SigningKey | None = None) -> dict[str, Any]:
+        return {
+            "id": self.did,
+            "alsoKnownAs": ["at://alice.test"],
+            "verificationMethod": [
+                {
+                    "id": f"{self.did}#atproto",
+                    "type": "Multikey",
+                    "controller": self.did,
+                    "publicKeyMultibase": (key or self.key).verifying_key.multibase,
+                }
+            ],
+            "service": [
+                {
+                    "id": "#atproto_pds",
+                    "type": "AtprotoPersonalDataServer",
+                    "serviceEndpoint": "https://pds.example.com",
+                }
+            ],
+        }
+
+
+@pytest.fixture
+def author() -> Iterator[Author]:
+    """Alice, with an empty repository."""
+    return_value = Author()
+    yield return_value
+    # Whatever a test did to her, her repository is one that anybody can read whole.
+    if return_value.repo.commit in return_value.blocks:
+        from firehose.repo import read_repo_car
+
+        contents = read_repo_car(return_value.repo.car(), key=return_value.key.verifying_key)
+        assert contents.data == return_value.repo.data
