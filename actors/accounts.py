@@ -6,9 +6,8 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from firehose import XrpcClient, XrpcError
-
 from actors.faces import Account
+from firehose import XrpcClient, XrpcError
 
 PASSWORD_BYTES: Final = 24
 

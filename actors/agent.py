@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from firehose import Subscriber, XrpcClient
-from leases import LeaseError
-from sandboxes import StaleEpoch
-
 from actors import records
+from actors.errors import Refused
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, LeaseRequest, Placement, Report, SupervisorFace
 from actors.remote import RemoteSupervisor
 from actors.seat import Player, Seat
 from actors.stage import LoopActor
+from firehose import Subscriber, XrpcClient
+from leases import LeaseError
+from sandboxes import StaleEpoch
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ QUEUE_LIMIT: Final = 1024  # turns waiting in one environment; it publishes one 
 class AgentConfig:
     """Everything an agent starts from; a restarted one starts from the same.
 
-    `authorities` are the DIDs whose environments it joins; `start_cursor` the firehose position from which it has
-    to hear; `environment_types` what it can play; `seed` makes the scripted player deterministic.
+    `authorities` are the DIDs whose environments it joins; `start_cursor` the firehose position from which
+    it has to hear; `environment_types` what it can play; `seed` makes the scripted player deterministic.
     """
 
     account: Account
@@ -57,9 +57,7 @@ class Agent:
     ) -> None:
         self._config, self._supervisor = config, supervisor
         self._clock = clock or (lambda: time.time_ns() // 1_000_000)
-        self._player = Player(
-            did=config.account.did, seed=config.seed, turn_timeout_s=config.turn_timeout_s
-        )
+        self._player = Player(did=config.account.did, seed=config.seed, turn_timeout_s=config.turn_timeout_s)
         self._reader = RecordReader(config.lexicons)
         self._seats: dict[str, _Table] = {}
         self._finished: list[Seat] = []
@@ -141,16 +139,20 @@ class Agent:
         over = await xrpc.get_record(event.author_did, records.GAME_FINISHED, environment_id)
         if over is not None:  # we were away while it was played
             return
-        self._pending.add(event.seq)
-        placement = await self._supervisor.acquire(
-            LeaseRequest(
-                agent_did=self._config.account.did,
-                environment_id=environment_id,
-                environment_type=event.record["type"],
-                authority_did=event.author_did,
-                node_id=self._config.node_id,
-            )
+        request = LeaseRequest(
+            agent_did=self._config.account.did,
+            environment_id=environment_id,
+            environment_type=event.record["type"],
+            authority_did=event.author_did,
+            node_id=self._config.node_id,
         )
+        try:
+            placement = await self._supervisor.acquire(request)
+        except (LeaseError, Refused) as error:  # no budget, no room, or over before it began
+            log.warning("not joined", extra={"environment": environment_id, "reason": str(error)})
+            await self._supervisor.count("join_refused")
+            return
+        self._pending.add(event.seq)
         self._sit(placement, xrpc, tasks, resumed=not placement.is_new, join_seq=event.seq)
 
     def _sit(

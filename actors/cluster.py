@@ -1,8 +1,9 @@
 """Finding a Ray cluster to live on, or embedding one in this process.
 
-Embedded: bound to the loopback, no dashboard, a small object store, actors owned by this process. On a cluster that
-`ray start` made: attach to it, actors are named and detached. The traps are Ray's: an explicit address does not pick
-up the auth token, a stale `ray_current_cluster` file makes `ray.init()` hang, resources are refused when connecting.
+Embedded: bound to the loopback, no dashboard, a small object store, actors owned by this process. On a
+cluster that `ray start` made: attach to it, actors are named and detached. The traps are Ray's: an explicit
+address does not pick up the auth token, a stale `ray_current_cluster` file makes `ray.init()` hang,
+resources are refused when connecting.
 """
 
 import asyncio
@@ -94,7 +95,9 @@ async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIter
     if address is None:
         # Both must be set before ray is imported: bind the loopback only, and do not warn about many workers.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", str(max(os.cpu_count() or 1, actors // 4 + 1)))
+        os.environ.setdefault(
+            "RAY_worker_maximum_startup_concurrency", str(max(os.cpu_count() or 1, actors // 4 + 1))
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None and (Path.home() / ".ray/auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -116,8 +119,8 @@ async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIter
             await asyncio.to_thread(ray.init, **options)
     except TimeoutError:
         raise ClusterUnavailable(
-            f"Ray did not {'answer at ' + address if address else 'start'} within {settings.start_timeout_s:g} s: "
-            "see /tmp/ray/session_latest/logs"
+            f"Ray did not {'answer at ' + address if address else 'start'} "
+            f"within {settings.start_timeout_s:g} s: see /tmp/ray/session_latest/logs"
         ) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -1,7 +1,8 @@
 """The game master: an identity that publishes turns, reads the actions, applies the rules and says the end.
 
 It talks to no agent and no sandbox: its own records are its only memory. Each turn's record carries what was
-decided on the turn before, so a game master that was killed replays its own repo and goes on at the same point.
+decided on the turn before, so a game master that was killed replays its own repo and goes on at the same
+point.
 """
 
 import asyncio
@@ -14,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from firehose import Subscriber, XrpcClient
-from games import IllegalAction, Outcome, Rules, TurnRequest
-from games.catan import Catan
-
 from actors import records
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, Report, SupervisorFace
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
 from actors.stage import LoopActor
+from firehose import Subscriber, XrpcClient
+from games import IllegalAction, Outcome, Rules, TurnRequest
+from games.catan import Catan
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.records import AUTHORITY
 from firehose import (
     CommitEvent,
     FirehoseError,
@@ -13,8 +14,6 @@ from firehose import (
     parse_frame,
     read_car,
 )
-
-from actors.records import AUTHORITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What actors ask of each other, as types: the messages, and the supervisor as an agent sees it.
 
-Plain data and a Protocol, so that an `Agent` or a `GameMaster` is tested with no Ray at all. Kept light: every agent
-process imports this.
+Plain data and a Protocol, so that an `Agent` or a `GameMaster` is tested with no Ray at all. Kept light:
+every agent process imports this.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A lease and where its sandbox is: `directory` is on node `node_id`; `last_turn` is 0 before the first."""
+    """A lease and where its sandbox is: `directory` is on `node_id`; `last_turn` is 0 before the first."""
 
     lease_id: str
     epoch: int
@@ -59,10 +59,10 @@ class SupervisorFace(Protocol):
         """A lease with a live sandbox; the same one for the same (agent, environment) while it lives."""
 
     async def recover(self, lease_id: str, epoch: int) -> Placement:
-        """A live sandbox for a lease whose sandbox has died; its workspace is kept."""
+        """A live sandbox for a lease whose sandbox has died: /data is as it was, /workspace starts anew."""
 
     async def renew(self, lease_id: str, epoch: int, last_turn: int, cursor: int) -> bool:
-        """Slide the expiry; remember the last turn taken and the firehose position. False: the lease has ended."""
+        """Slide the expiry; remember the last turn and the position. False: the lease has ended."""
 
     async def live_leases(self, agent_did: str) -> list[Placement]:
         """What a restarted agent still holds."""

@@ -9,31 +9,34 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from actors.errors import Refused, WrongUse
+from actors.faces import Report, SandboxOrder, SandboxSeen
+from actors.stage import LoopActor
 from sandboxes import (
     ImageSpec,
     Limits,
+    ProcessTier,
     SandboxInfo,
-    SandboxNotFound,
     SandboxSpec,
     SandboxState,
     Tier,
-    make_tier,
+    UnsafeTier,
 )
-
-from actors.errors import Refused
-from actors.faces import Report, SandboxOrder, SandboxSeen
-from actors.stage import LoopActor
 
 log = logging.getLogger(__name__)
 
 SWEEP_EVERY_S: Final = 30.0
 LEASE_LABEL: Final = "skylease.lease"
 OWNER_LABEL: Final = "skylease.owner"
+TIERS: Final[dict[str, type[ProcessTier] | type[UnsafeTier]]] = {
+    "process": ProcessTier,
+    "unsafe": UnsafeTier,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    """`root` holds sandboxes/ and data/ of this node; `images` the image folders; `slots` bounds live sandboxes."""
+    """`root` holds the node's sandboxes/ and data/; `images` the image folders; `slots` bounds live ones."""
 
     node_id: str
     root: Path
@@ -112,14 +115,13 @@ class Host:
 
     async def _alive(self, order: SandboxOrder) -> Path | None:
         """The directory of the live sandbox of this epoch. One of an older epoch is destroyed first."""
-        try:
-            info = await self._tier.inspect(order.name)
-        except SandboxNotFound:
+        info = await self._tier.inspect(order.name)
+        if not _is_alive(info):
             return None
         if info.epoch != order.epoch:
             await self._tier.destroy(order.name)
             return None
-        return info.socket.parents[1] if _is_alive(info) else None
+        return info.socket.parents[1]
 
     def _spec(self, order: SandboxOrder) -> SandboxSpec:
         data = self._config.root / "data" / _data_folder(order.agent_did)
@@ -135,6 +137,17 @@ class Host:
 
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
+
+
+def make_tier(name: str, root: Path) -> Tier:
+    """The tier of this name over a state directory.
+
+    Raises:
+        WrongUse: there is no such tier.
+    """
+    if name not in TIERS:
+        raise WrongUse(f"there is no tier {name!r}: there is {', '.join(TIERS)}")
+    return TIERS[name](root)
 
 
 def _is_alive(info: SandboxInfo) -> bool:

@@ -3,10 +3,9 @@
 from pathlib import Path
 from statistics import quantiles
 
+from actors import records
 from firehose import CommitEvent, FrameInvalid, parse_frame
 from firehose.trace import read_trace
-
-from actors import records
 
 
 def percentiles(samples_ms: list[float]) -> dict[str, float | None]:
@@ -21,8 +20,8 @@ def percentiles(samples_ms: list[float]) -> dict[str, float | None]:
 def event_to_action_ms(window: Path, environment_id: str, after_seq: int) -> list[float]:
     """From each turn's arrival at the tap to its action's arrival there, in ms.
 
-    The action has been accepted by the PDS and come back over the firehose by then, so this is an upper bound of
-    "event at the tap → action accepted". Empty where this node does not have the tap's window.
+    The action has been accepted by the PDS and come back over the firehose by then, so this is an upper
+    bound of "event at the tap → action accepted". Empty where this node does not have the tap's window.
     """
     asked: dict[str, int] = {}
     took: list[float] = []

@@ -18,7 +18,9 @@ from actors.stage import Stage
 from actors.supervisor import host_name
 from actors.system import found_system, is_up, start_core
 
-LOCAL_IP: Final = "127.0.0.2"  # Ray rewrites 127.0.0.1 to the machine's outer address, which nothing listens on
+LOCAL_IP: Final = (
+    "127.0.0.2"  # Ray rewrites 127.0.0.1 to the machine's outer address, which nothing listens on
+)
 DRAIN_TIMEOUT_S: Final = 60.0
 RAY_STOP_TIMEOUT_S: Final = 20.0
 
@@ -103,7 +105,7 @@ def _cluster_file(settings: Settings) -> Path:
 
 
 async def _start_ray(settings: Settings) -> None:
-    """`ray start --head` on a loopback address, with a session folder of its own so that only it is stopped."""
+    """`ray start --head` on the loopback, with a session folder of its own so that only it is stopped."""
     temp_dir = Path(f"/tmp/skylease-ray-{os.getuid()}")  # short: Ray's unix sockets live under it
     ray = Path(sys.executable).with_name("ray")
     command = [
@@ -114,9 +116,14 @@ async def _start_ray(settings: Settings) -> None:
         "--resources=" + json.dumps({"sandbox": settings.sandbox.slots}),
     ]
     settings.data_path.mkdir(parents=True, exist_ok=True)
-    _cluster_file(settings).write_text(json.dumps({"temp_dir": str(temp_dir)}))  # before there is anything to stop
+    _cluster_file(settings).write_text(
+        json.dumps({"temp_dir": str(temp_dir)})
+    )  # before there is anything to stop
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     try:
         async with asyncio.timeout(settings.ray.start_timeout_s):
@@ -131,7 +138,7 @@ async def _start_ray(settings: Settings) -> None:
 
 
 async def _stop_ray(settings: Settings) -> None:
-    """End the processes of the cluster that `up` started, by its session folder; `ray stop` would end every one."""
+    """End the cluster that `up` started, by its session folder; `ray stop` would end every one."""
     file = _cluster_file(settings)
     if not file.exists():
         return

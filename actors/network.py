@@ -4,11 +4,10 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from firehose.network import Network
-
 from actors.events import RecordReader
 from actors.faces import Report
 from actors.stage import LoopActor
+from firehose.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

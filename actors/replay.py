@@ -1,4 +1,4 @@
-"""A recorded trace through the whole pipeline, with the trace's clock: the same verdicts, the same ledger, each time."""
+"""A recorded trace through the whole pipeline, with the trace's clock: each time the same ledger."""
 
 import json
 from collections import Counter
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from actors import records
+from actors.errors import NotThere, WrongUse
+from actors.faces import Report
 from firehose import (
     AccountEvent,
     CommitEvent,
@@ -20,10 +23,6 @@ from firehose import (
 from firehose.trace import TraceFrame, read_trace
 from firehose.verify import Judgement, Verdict, Verifier
 from leases import Ledger
-
-from actors import records
-from actors.errors import NotThere, WrongUse
-from actors.faces import Report
 
 CURSOR: Final = "replay"
 Documents = dict[str, Any]  # DID → document, or a list of documents that a refresh goes through
@@ -47,7 +46,8 @@ def load_documents(trace: Path, given: Path | None) -> Documents:
     path = given or trace.with_suffix(".did_docs.json")
     if not path.is_file():
         raise NotThere(
-            f"there are no DID documents for {trace.name}: no signature can be checked without; name them with --did-docs"
+            f"there are no DID documents for {trace.name}, and no signature can be checked without: "
+            "name them with --did-docs"
         )
     try:
         documents = json.loads(path.read_text(encoding="utf-8"))
@@ -88,8 +88,8 @@ async def replay(
 ) -> Report:
     """Run a trace into a ledger, with the trace's clock.
 
-    Accounts follow #account, #identity and commits; leases follow the supervisor's `lease.acquired` and the endings
-    of each environment's authority. Every hundredth frame `on_progress` gets the count.
+    Accounts follow #account, #identity and commits; leases follow the supervisor's `lease.acquired` and the
+    endings of each environment's authority. Every hundredth frame `on_progress` gets the count.
 
     Returns:
         `{frames, verdicts{verdict: n}, rejected, leases{…}, accounts, ledger_digest}`.
@@ -149,7 +149,11 @@ class LedgerFollower:
 
     def _take(self, record: VerifiedRecord) -> None:
         collection, fields = record.collection, record.record
-        if fields is None or collection not in (*records.ENDINGS, records.LEASE_ACQUIRED, records.LEASE_ENDED):
+        if fields is None or collection not in (
+            *records.ENDINGS,
+            records.LEASE_ACQUIRED,
+            records.LEASE_ENDED,
+        ):
             return
         try:
             self._lexicons.validate(collection, fields)

@@ -1,4 +1,4 @@
-"""Where the files that ship beside the code are: images/ and config/, in a checkout or in an installed wheel."""
+"""Where the files beside the code are: images/ and config/, in a checkout or an installed wheel."""
 
 import sys
 from pathlib import Path

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from actors import records
+from actors.faces import Placement, SupervisorFace
 from sandboxes import (
     Sandbox,
     SandboxError,
@@ -16,9 +18,6 @@ from sandboxes import (
     TurnResult,
     connect_sandbox,
 )
-
-from actors import records
-from actors.faces import Placement, SupervisorFace
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +56,8 @@ class Decision:
 class Seat:
     """Takes the turns of one environment in its sandbox and posts the actions.
 
-    A turn is answered once: the record key is (environment, turn), the last turn is in the ledger, and after a
-    restart the agent's own repo is asked before a turn is taken again.
+    A turn is answered once: the record key is (environment, turn), the last turn is in the ledger, and
+    after a restart the agent's own repo is asked before a turn is taken again.
     """
 
     def __init__(
@@ -145,7 +144,9 @@ class Seat:
         except StaleEpoch:
             raise  # a newer holder plays: not ours any more
         except SandboxError as error:  # also after recovery: the game goes on without this turn
-            log.warning("turn lost its sandbox", extra={"lease": self._placement.lease_id, "turn": turn["turn"]})
+            log.warning(
+                "turn lost its sandbox", extra={"lease": self._placement.lease_id, "turn": turn["turn"]}
+            )
             decision = Decision(action=None, skip=f"sandbox: {error}")
         if len(self.turn_ms) < MAX_SAMPLES:
             self.turn_ms.append((time.monotonic() - started) * 1000)

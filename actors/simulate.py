@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from firehose import XrpcClient
-from firehose.tid import TidClock
-
 from actors.agent import AgentActor, AgentConfig
 from actors.cluster import Node
 from actors.environment import EnvironmentActor, EnvironmentConfig
@@ -20,6 +17,8 @@ from actors.remote import RemoteActor
 from actors.resources import shipped
 from actors.settings import Settings
 from actors.system import HANDLE_DOMAIN, System, running_system
+from firehose import XrpcClient
+from firehose.tid import TidClock
 
 NAMES: Final = ("alice", "bob", "carol", "dave", "erin", "frank")
 SEATS: Final = {"catan": range(2, 5)}  # players that an environment type can have
@@ -67,7 +66,9 @@ async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
         SkyleaseError: what went wrong, after everything was cleared away.
     """
     if order.environment_type not in SEATS:
-        raise WrongUse(f"there is no environment type {order.environment_type!r}: there is {', '.join(SEATS)}")
+        raise WrongUse(
+            f"there is no environment type {order.environment_type!r}: there is {', '.join(SEATS)}"
+        )
     seats = SEATS[order.environment_type]
     if order.agents not in seats:
         raise WrongUse(
@@ -82,7 +83,9 @@ async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
             report = await simulation.play()
         finally:
             await simulation.clear()
-        report["sandboxes"]["left"] = await system.sandboxes_left() if system.owned else report["sandboxes"]["left"]
+        report["sandboxes"]["left"] = (
+            await system.sandboxes_left() if system.owned else report["sandboxes"]["left"]
+        )
     report["seconds"] = round(time.monotonic() - started, 1)
     return report
 
@@ -135,9 +138,7 @@ class Simulation:
             players = [await book.account(xrpc, f"{name}.{HANDLE_DOMAIN}") for name in names]
         return master, players
 
-    async def _start_agents(
-        self, master: Account, players: list[Account], cursor: int
-    ) -> list[RemoteActor]:
+    async def _start_agents(self, master: Account, players: list[Account], cursor: int) -> list[RemoteActor]:
         system = self._system
 
         async def start(index: int, player: Account) -> RemoteActor:
@@ -165,9 +166,7 @@ class Simulation:
             lexicons=shipped("config/lexicons"),
         )
 
-    async def _start_environment(
-        self, master: Account, players: list[Account], cursor: int
-    ) -> RemoteActor:
+    async def _start_environment(self, master: Account, players: list[Account], cursor: int) -> RemoteActor:
         system, game = self._system, self._system.settings.game
         config = EnvironmentConfig(
             account=master,
@@ -217,7 +216,9 @@ class Simulation:
                     await asyncio.sleep(POLL_S / 5)
         except TimeoutError:
             left = ", ".join(await self._unended())
-            raise GameFailed(f"the game is over, but leases have not ended: {left}: see `skylease status`") from None
+            raise GameFailed(
+                f"the game is over, but leases have not ended: {left}: see `skylease status`"
+            ) from None
 
     async def _unended(self) -> list[str]:
         return [

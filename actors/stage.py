@@ -1,6 +1,7 @@
 """Putting actors on the cluster: their names, their options, and the loop that each of them keeps running.
 
-An actor's method that never returns would block every graceful exit, so the loop is a task that the actor owns.
+An actor's method that never returns would block every graceful exit, so the loop is a task that the actor
+owns.
 """
 
 import asyncio
@@ -16,7 +17,10 @@ from actors.remote import RemoteActor
 
 log = logging.getLogger(__name__)
 
-RESTART_PAUSE_S: Final = (0.2, 5.0)  # before a loop that failed runs again; doubles, reset by a minute of health
+RESTART_PAUSE_S: Final = (
+    0.2,
+    5.0,
+)  # before a loop that failed runs again; doubles, reset by a minute of health
 HEALTHY_S: Final = 60.0
 
 

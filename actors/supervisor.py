@@ -1,7 +1,8 @@
-"""The supervisor: keeps the lease ledger, hears the endings, has sandboxes made and destroyed, tells the firehose.
+"""The supervisor: keeps the ledger, hears the endings, has sandboxes made and destroyed, tells of it.
 
-It holds no state of its own: the ledger is the truth, and every second a loop of named steps makes the world agree
-with it. So it can be killed anywhere. Ledger calls are synchronous and atomic, which keeps an async actor in order.
+It holds no state of its own: the ledger is the truth, and every second a loop of named steps makes the
+world agree with it. So it can be killed anywhere. Ledger calls are synchronous and atomic, which keeps an
+async actor in order.
 """
 
 import asyncio
@@ -13,15 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from firehose import Subscriber, XrpcClient
-from leases import Acquired, Cause, Lease, LeaseEnded, LeaseEnding, LeaseEvent, Ledger, SandboxState
-from sandboxes import runtime_name
-
 from actors import records
 from actors.errors import Refused
 from actors.events import RecordEvent, RecordReader
-from actors.remote import RemoteActor
-from actors.stage import LoopActor
 from actors.faces import (
     Account,
     Endpoints,
@@ -32,6 +27,11 @@ from actors.faces import (
     SandboxOrder,
     SandboxSeen,
 )
+from actors.remote import RemoteActor
+from actors.stage import LoopActor
+from firehose import Subscriber, XrpcClient
+from leases import Acquired, Cause, Lease, LeaseEnded, LeaseEnding, LeaseEvent, Ledger, SandboxState
+from sandboxes import runtime_name
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SupervisorConfig:
 
 
 class Supervisor:
-    """See the module. `run` goes on until it is cancelled; the other methods are what actors and people call."""
+    """See the module. `run` goes on until cancelled; the other methods are for actors and people."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Supervisor:
         self._failures: dict[str, str] = {}
         self._draining = False
 
-    # -- what agents call (SupervisorFace) ------------------------------------------------------------------------
+    # what agents call (SupervisorFace)
 
     async def acquire(self, request: LeaseRequest) -> Placement:
         """A lease with a live sandbox on the agent's node; idempotent."""
@@ -131,7 +131,7 @@ class Supervisor:
         """Count something that was refused."""
         self._ledger.count(name)
 
-    # -- what people call -----------------------------------------------------------------------------------------
+    # what people call
 
     async def status(self) -> Report:
         """Leases by status, refusals and failing steps; JSON-ready."""
@@ -173,7 +173,7 @@ class Supervisor:
         self._wake.set()
 
     async def drain(self, timeout_s: float) -> Report:
-        """End every lease, wait until nothing of any sandbox is left and all is told; then nothing new starts.
+        """End every lease and wait until nothing of any sandbox is left; nothing new starts after.
 
         Returns:
             `{ended, left}`: leases ended now, and sandboxes that could not be destroyed in time.
@@ -200,7 +200,7 @@ class Supervisor:
             log.error("endings not finished in time", extra={"left": left()})
         return {"ended": ended, "left": left()}
 
-    # -- the loop -------------------------------------------------------------------------------------------------
+    # the loop
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Hear and act until cancelled; calls `ready` once it can be asked."""
@@ -305,7 +305,7 @@ class Supervisor:
             now_ms=event.at,
         )
 
-    # -- the firehose ---------------------------------------------------------------------------------------------
+    # the firehose
 
     async def _listen(self) -> None:
         saved = self._ledger.cursor(CURSOR)
@@ -345,10 +345,10 @@ class Supervisor:
         creator = self._creators.get(environment_id)
         return {lease.authority_did for lease in leases} or ({creator} if creator else set())
 
-    # -- sandboxes ------------------------------------------------------------------------------------------------
+    # sandboxes
 
     async def _acquired(self, request: LeaseRequest) -> Acquired:
-        """Acquire in the ledger; waits while the sandbox of the lease before this one is still being destroyed."""
+        """Acquire in the ledger; waits while the sandbox of the lease before is still being destroyed."""
         config = self._config
         deadline = time.monotonic() + DESTROY_TIMEOUT_S
         while True:

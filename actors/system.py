@@ -1,4 +1,4 @@
-"""Bringing the system up and down: network, tap, supervisor and a host per node, on whatever cluster is at hand."""
+"""Bringing the system up: network, tap, supervisor and a host per node, on the cluster at hand."""
 
 import fcntl
 import os
@@ -8,9 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from firehose import XrpcClient
-from sandboxes import Limits
 
 from actors.accounts import AccountBook
 from actors.cluster import Cluster, Node, attach
@@ -24,6 +21,8 @@ from actors.settings import Settings
 from actors.stage import Stage
 from actors.supervisor import SupervisorActor, SupervisorConfig, host_name
 from actors.tap import TapActor, TapConfig
+from firehose import XrpcClient
+from sandboxes import Limits
 
 CORE_ACTORS: Final = 4  # network, tap, supervisor, host
 HANDLE_DOMAIN: Final = "test"  # of the embedded network
@@ -135,6 +134,7 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
         state_dir=data / "tap",
         host=listen_host,
         port=tap_port,
+        from_start=not settings.network.pds_url,
         record=Path(settings.tap.record).absolute() if settings.tap.record else None,
     )
     await stage.start("tap", TapActor, tap, node=here)
@@ -210,4 +210,3 @@ def _data_lock(path: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from firehose.identity import DidDirectory
-from firehose.tap import Tap
-
 from actors.faces import Report
 from actors.stage import LoopActor
+from firehose.identity import DidDirectory
+from firehose.tap import Tap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapConfig:
-    """Where it listens to and where it speaks; the port is fixed, so that agents find a restarted tap again."""
+    """Where it listens and speaks; the port is fixed, so that agents find a restarted tap again."""
 
     upstream_url: str
     plc_url: str
@@ -20,6 +19,7 @@ class TapConfig:
     host: str
     port: int
     record: Path | None
+    from_start: bool  # with an empty window, hear all that upstream keeps: a network of our own is small
 
 
 class TapActor(LoopActor):
@@ -42,6 +42,7 @@ class TapActor(LoopActor):
                 host=config.host,
                 port=config.port,
                 record=config.record,
+                cursor=0 if config.from_start else None,
             ) as tap,
         ):
             self._tap = tap
@@ -49,5 +50,5 @@ class TapActor(LoopActor):
             await tap.run()
 
     async def stats(self) -> Report:
-        """What was seen, verified and rejected, who listens, and the newest position; empty while it is down."""
+        """What was seen, verified and rejected, who listens, the newest position; empty while down."""
         return dict(self._tap.stats()) if self._tap else {}

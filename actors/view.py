@@ -83,10 +83,13 @@ class LiveView(PlainView):
     def _draw(self, moment: Moment) -> RenderableType:
         environment = moment.environment or {}
         head = Text.assemble(
-            (environment["environment"], "bold"), f"  decision {environment['turn']}  skipped {environment['skipped']}"
+            (environment["environment"], "bold"),
+            f"  decision {environment['turn']}  skipped {environment['skipped']}",
         )
         board = Panel(Text.from_ansi(moment.board), title="board", expand=False)
-        side = Group(_standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment))
+        side = Group(
+            _standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment)
+        )
         recent = Text("\n".join(environment["recent"][-5:]), style="dim", overflow="ellipsis", no_wrap=True)
         return Group(head, Columns([board, side]), recent)
 
@@ -95,7 +98,9 @@ def _standing(moment: Moment) -> str:
     environment = moment.environment or {}
     names = list((moment.names or {}).values())
     points = ", ".join(
-        f"{names[row['player']]} {row['points']}" for row in environment["standings"] if row["player"] < len(names)
+        f"{names[row['player']]} {row['points']}"
+        for row in environment["standings"]
+        if row["player"] < len(names)
     )
     live = len((moment.supervisor or {}).get("live", []))
     return f"decision {environment['turn']}, {live} leases live, points: {points or '-'}"
@@ -110,7 +115,9 @@ def _standings(environment: dict[str, Any], names: list[str]) -> Table:
         table.add_column(key.replace("_", " "), justify="right")
     for row in rows:
         player = row["player"]
-        name = Text(names[player] if player < len(names) else str(player), style=COLOURS[player % len(COLOURS)])
+        name = Text(
+            names[player] if player < len(names) else str(player), style=COLOURS[player % len(COLOURS)]
+        )
         table.add_row(name, *(str(row[key]) for key in columns))
     return table
 

@@ -17,7 +17,9 @@ def _group() -> None:
 
 
 @app.command("show")
-def show(as_json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False) -> None:
+def show(
+    as_json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
+) -> None:
     """Every setting as it is in force here, as a commented TOML file."""
     settings = context.current().settings()
     Answer(as_json=as_json).object(settings.model_dump(mode="json"), render_toml(settings).rstrip())

@@ -41,7 +41,7 @@ class Answer:
             self._write("\n".join(f"{key}: {_flat(item)}" for key, item in dict(value).items()))
 
     def rows(self, rows: Sequence[dict[str, Any]], columns: dict[str, str], empty: str) -> None:
-        """A list: one JSON object a line, or a table with these columns (key → head); `empty` when there is none."""
+        """A list: one JSON object a line, or a table of `columns` (key → head); `empty` if there is none."""
         if self.as_json:
             for row in rows:
                 self.object(row)

@@ -10,17 +10,18 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
+from actors.cli.console import Answer, progress, run
+from actors.replay import judge_trace, load_documents
 from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
 from firehose.serve import FrameServer
 from firehose.trace import TraceWriter, read_trace
 
-from actors.cli.console import Answer, progress, run
-from actors.replay import judge_trace, load_documents
-
 app = typer.Typer(help="The AT Protocol firehose: verify, record, serve and tail.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Url = Annotated[str, typer.Argument(help="PDS, relay or tap: ws(s):// or http(s)://host[:port].")]
-Cursor = Annotated[int | None, typer.Option(min=0, help="Start after this seq; 0: all it keeps; default: now.")]
+Cursor = Annotated[
+    int | None, typer.Option(min=0, help="Start after this seq; 0: all it keeps; default: now.")
+]
 GIVE_UP_S = 30.0  # without a stream; a tool that waits for ever looks broken
 
 
@@ -58,7 +59,9 @@ async def _verify(trace: Path, documents: dict[str, Any], answer: Answer) -> Non
         elif verdict not in ("accept", "noop"):
             answer.object(row, f"{row['seq']} {row['did']} {verdict}: {row['reason']}")
     told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
-    answer.object({"frames": verdicts.total(), "verdicts": dict(sorted(verdicts.items()))}, told or "no frames")
+    answer.object(
+        {"frames": verdicts.total(), "verdicts": dict(sorted(verdicts.items()))}, told or "no frames"
+    )
 
 
 @app.command("record")
@@ -166,4 +169,3 @@ def _row(frame: bytes) -> dict[str, Any]:
         "rev": getattr(event, "rev", None),
         "ops": ops,
     }
-

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from leases import Lease, LeaseEvent, LeaseStatus, LedgerReader
-
 from actors.cli import context
 from actors.cli.console import Answer
 from actors.errors import NotThere, WrongUse
+from leases import Lease, LeaseEvent, LeaseStatus, LedgerReader
 
 app = typer.Typer(help="Who holds which sandbox, and until when.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
@@ -43,7 +42,8 @@ def list_leases(
 
 @app.command("show")
 def show(
-    lease: Annotated[str, typer.Argument(help="Lease id: {agent DID}::{environment id}.")], as_json: Json = False
+    lease: Annotated[str, typer.Argument(help="Lease id: {agent DID}::{environment id}.")],
+    as_json: Json = False,
 ) -> None:
     """One lease and everything that happened to it."""
     answer = Answer(as_json=as_json)
@@ -57,7 +57,9 @@ def show(
 def _ledger() -> Path:
     path = context.current().settings().data_path / "ledger.db"
     if not path.exists():
-        raise NotThere(f"there is no ledger at {path}: play with `skylease simulate`, or name another --data-dir")
+        raise NotThere(
+            f"there is no ledger at {path}: play with `skylease simulate`, or name another --data-dir"
+        )
     return path
 
 
@@ -76,12 +78,22 @@ def _row(ledger: LedgerReader, lease: Lease) -> dict[str, Any]:
         "node": lease.node_id,
         "last_turn": lease.last_turn,
         "leased_at": _when(lease.leased_at),
-        "awake": _span((lease.ended_at or now) - lease.leased_at),
+        "awake": _span(_awake_ms(ledger.history(lease.id), now)),
         "expires_in": _span(lease.expires_at - now) if lease.is_live else None,
         "conditions": ", ".join(lease.expiry_conditions),
         "ended_at": _when(lease.ended_at),
         "ended_by": lease.ended_by,
     }
+
+
+def _awake_ms(history: list[LeaseEvent], now_ms: int) -> int:
+    """How long the lease has been active, over all its epochs."""
+    ends = [*(event.at for event in history[1:]), now_ms]
+    return sum(
+        until - event.at
+        for event, until in zip(history, ends, strict=True)
+        if event.to_status is LeaseStatus.ACTIVE
+    )
 
 
 def _event(event: LeaseEvent) -> dict[str, Any]:
@@ -102,7 +114,9 @@ def _event(event: LeaseEvent) -> dict[str, Any]:
 def _when(epoch_ms: int | None) -> str | None:
     if epoch_ms is None:
         return None
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 def _span(ms: int) -> str:

@@ -25,13 +25,17 @@ app: Final = typer.Typer(
 @app.callback()
 def options(
     config: Annotated[Path | None, typer.Option(help="Settings file; see config/skylease.toml.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where ledger, network and sandboxes are kept.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where ledger, network and sandboxes are kept.")
+    ] = None,
     debug: Annotated[bool, typer.Option(help="Log everything; a traceback where there is an error.")] = False,
 ) -> None:
     """Options of every command; they come before the command."""
     context.set_up(config=config, data_dir=data_dir, debug=debug)
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO if debug else logging.ERROR, format="%(levelname)s %(name)s %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO if debug else logging.ERROR,
+        format="%(levelname)s %(name)s %(message)s",
     )
 
 
@@ -67,7 +71,7 @@ def _run() -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return 0
-    except Exception as error:  # noqa: BLE001  the edge: one line for a person, the traceback with --debug
+    except Exception as error:
         if context.current().debug:
             raise
         return _fail(_one_line(error), getattr(error, "exit_code", _exit_code(error)))

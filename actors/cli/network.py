@@ -26,10 +26,9 @@ def network(
 
 
 async def _serve(path: Path, host: str, port: int, answer: Answer) -> None:
-    from firehose.network import Network
-
     from actors.events import RecordReader
     from actors.resources import shipped
+    from firehose.network import Network
 
     path.parent.mkdir(parents=True, exist_ok=True)
     validate = RecordReader(shipped("config/lexicons")).check
@@ -37,6 +36,7 @@ async def _serve(path: Path, host: str, port: int, answer: Answer) -> None:
         relay = running.url.replace("http", "ws", 1) + "/xrpc/com.atproto.sync.subscribeRepos"
         answer.object(
             {"pds_url": running.url, "plc_url": running.url, "relay_url": relay, "path": str(path)},
-            f"PDS and did:plc directory on {running.url}, firehose on {relay}, kept in {path}; Ctrl-C ends it",
+            f"PDS and did:plc directory on {running.url}, firehose on {relay}, kept in {path}; "
+            "Ctrl-C ends it",
         )
         await asyncio.Event().wait()

@@ -36,7 +36,9 @@ def replay_command(
         documents = load_documents(trace, did_docs)
     with (
         tempfile.TemporaryDirectory(prefix="skylease-replay-") as folder,
-        Progress(SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True) as bar,
+        Progress(
+            SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True
+        ) as bar,
     ):
         task = bar.add_task("frames", total=None)
         report = asyncio.run(

@@ -8,13 +8,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sandboxes import ImageSpec, Limits, SandboxError, SandboxSpec, SandboxTimeoutError, Tier, make_tier
-
 from actors.cli import context
 from actors.cli.console import Answer, progress, run
-from actors.host import load_image
+from actors.host import load_image, make_tier
 from actors.resources import shipped
 from actors.settings import Settings
+from sandboxes import ImageSpec, Limits, SandboxError, SandboxSpec, SandboxTimeoutError, Tier
 
 app = typer.Typer(help="Sandboxes on this machine.", no_args_is_help=True)
 TIMED_OUT: Final = 124  # as coreutils' timeout

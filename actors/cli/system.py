@@ -33,7 +33,8 @@ def down(as_json: Json = False) -> None:
     report = run(longlived.down(context.current().settings()))
     answer.object(
         report,
-        f"down: {report['ended']} leases ended, {report['left']} sandboxes left, {report['stopped']} actors stopped",
+        f"down: {report['ended']} leases ended, {report['left']} sandboxes left, "
+        f"{report['stopped']} actors stopped",
     )
 
 
