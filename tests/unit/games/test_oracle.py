@@ -1,8 +1,8 @@
 """Our rules against catanatron's, move by move, with the same board, dice and cards.
 
 Both sides start from catanatron's board and deck and get every move and every piece of luck we draw. After
-each move the decider, the legal moves, all hands, the bank, the buildings, the points and both bonus cards must
-agree. Where catanatron departs from the rulebook the difference is named here, and checked to be just that:
+each move the decider, the legal moves, all hands, the bank, the buildings, the points and both bonus cards
+must agree. Where catanatron departs from the rulebook that is named here, and checked to be just that:
 
 - it lets a card be played on the turn it was bought, and no card but a knight before the roll;
 - it asks for the price of a road before it lets road building be played;
