@@ -7,6 +7,7 @@ from typing import Final
 from firehose.errors import ListenFailed, PortInUse
 
 BACKLOG: Final = 512
+MAX_PORT: Final = 65_535  # getaddrinfo takes larger ones modulo 65,536
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
@@ -16,6 +17,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         PortInUse: somebody else listens there.
         ListenFailed: the address is not ours, or not allowed.
     """
+    if not 0 <= port <= MAX_PORT:
+        raise ListenFailed(host, port, f"a port is a number from 0 to {MAX_PORT}")
     try:
         family, _, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, OverflowError) as error:
