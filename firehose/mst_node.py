@@ -176,7 +176,7 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
         )
     except MstInvalid:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (LookupError, TypeError, ValueError, RecursionError):
         raise MstInvalid("node-form") from None
     if not is_exact:
         raise MstInvalid("node-form")
@@ -194,7 +194,7 @@ def _read_entries(
     before, length = b"", 0
     for entry in entries:
         shared, rest, value = entry["p"], entry["k"], entry["v"]
-        if type(shared) is not int or len(entry) != 4 or shared > length:
+        if type(shared) is not int or len(entry) != 4 or not 0 <= shared <= length:
             raise ValueError
         if not rest:
             raise MstInvalid("key-order")
