@@ -89,15 +89,15 @@ async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIter
     Args:
         settings: where to look.
         slots: sandboxes that an embedded cluster's node offers.
-        actors: actors about to be started; Ray prestarts workers by it.
+        actors: actors about to be started; an embedded cluster prestarts a worker for each.
     """
     address = find_address(settings)
     if address is None:
-        # Both must be set before ray is imported: bind the loopback only, and do not warn about many workers.
+        # All must be set before ray is imported; the first binds the loopback only.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault(
-            "RAY_worker_maximum_startup_concurrency", str(max(os.cpu_count() or 1, actors // 4 + 1))
-        )
+        # As many workers as there will be actors start while Ray does, instead of one after the other later.
+        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", str(actors))
+        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15: agents would starve
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None and (Path.home() / ".ray/auth_token").exists():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -108,7 +108,7 @@ async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIter
         options |= {
             "address": "local",
             "include_dashboard": False,
-            "num_cpus": max(os.cpu_count() or 1, 2),
+            "num_cpus": actors,  # how many workers Ray prestarts; our actors ask for no processor
             "resources": {"sandbox": slots},
             "object_store_memory": OBJECT_STORE_BYTES,
         }

@@ -107,8 +107,10 @@ class Simulation:
         master, players = await self._accounts()
         cursor = int((await system.tap.call("stats")).get("seq") or 0)
         watch(Moment(stage=f"starting {len(players)} agents"))
-        agents = await self._start_agents(master, players, cursor)
-        environment = await self._start_environment(master, players, cursor)
+        async with asyncio.TaskGroup() as tasks:
+            starting = tasks.create_task(self._start_environment(master, players, cursor))
+            agents = await self._start_agents(master, players, cursor)
+        environment = starting.result()
         names = {player.did: _short(player.handle) for player in players}
         status = await self._follow(environment, names)
         await self._wait_until_ended()

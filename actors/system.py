@@ -1,5 +1,6 @@
 """Bringing the system up: network, tap, supervisor and a host per node, on the cluster at hand."""
 
+import asyncio
 import fcntl
 import os
 import socket
@@ -122,11 +123,16 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
     # On one node everything stays on the loopback; other nodes must be able to reach the head.
     listen_host = settings.network.host if len(nodes) == 1 else here.host_ip
     pds_url, plc_url = settings.network.pds_url, settings.network.plc_url
-    if not pds_url:
-        port = settings.network.port or _free_port(listen_host)
-        network = NetworkConfig(path=data / "network.db", host=listen_host, port=port, lexicons=lexicons)
-        await stage.start("network", NetworkActor, network, node=here)
-        pds_url = plc_url = f"http://{listen_host}:{port}"
+    async with asyncio.TaskGroup() as tasks:
+        for node in nodes:
+            tasks.create_task(
+                stage.start(host_name(node.node_id), HostActor, *_host(settings, node), node=node)
+            )
+        if not pds_url:
+            port = settings.network.port or _free_port(listen_host)
+            network = NetworkConfig(path=data / "network.db", host=listen_host, port=port, lexicons=lexicons)
+            tasks.create_task(stage.start("network", NetworkActor, network, node=here))
+            pds_url = plc_url = f"http://{listen_host}:{port}"
     tap_port = settings.tap.port or _free_port(listen_host)
     tap = TapConfig(
         upstream_url=settings.network.relay_url or pds_url,
@@ -137,12 +143,12 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
         from_start=not settings.network.pds_url,
         record=Path(settings.tap.record).absolute() if settings.tap.record else None,
     )
-    await stage.start("tap", TapActor, tap, node=here)
     endpoints = Endpoints(pds_url=pds_url, tap_url=f"ws://{listen_host}:{tap_port}")
-    async with XrpcClient(pds_url) as xrpc:
-        account = await AccountBook(data / "accounts.json").account(xrpc, f"supervisor.{HANDLE_DOMAIN}")
-    for node in nodes:
-        await stage.start(host_name(node.node_id), HostActor, *_host(settings, node), node=node)
+    async with asyncio.TaskGroup() as tasks, XrpcClient(pds_url) as xrpc:
+        book = AccountBook(data / "accounts.json")
+        account_task = tasks.create_task(book.account(xrpc, f"supervisor.{HANDLE_DOMAIN}"))
+        await stage.start("tap", TapActor, tap, node=here)
+        account = await account_task
     lease, budget = settings.lease, settings.budget
     supervisor = SupervisorConfig(
         account=account,
