@@ -45,7 +45,7 @@ from games.catan.topology import (  # noqa: E402
 )
 
 GAMES, BATCH = 100, 10
-MAX_MOVES = 400  # of one game
+MAX_MOVES = 250  # of one game
 CORNERS = {
     "NORTH": (0, -2),
     "NORTHEAST": (1, -1),
@@ -370,7 +370,7 @@ def test_random_games_agree_with_the_oracle_after_every_move(first: int) -> None
     for seed in range(first, first + BATCH):
         seen += play_pair(seed)
     assert seen["moves"] > 100 * BATCH
-    assert seen["roads compared"] > 400 * BATCH
+    assert seen["roads compared"] > 200 * BATCH
     assert seen["trade between players"]
     for difference in ("card bought this turn", "card before the roll", "free roads without money"):
         assert seen[difference], f"{difference} never came up"

@@ -14,7 +14,7 @@ from games.catan.table import Table
 from games.catan.topology import EDGES, NODE_EDGES, NODE_NEIGHBOURS
 from games.catan.view import player_state
 
-GAMES = settings(max_examples=15, deadline=None)
+GAMES = settings(max_examples=12, deadline=None)
 SEEDS = st.integers(min_value=0, max_value=10**9)
 
 
@@ -96,7 +96,7 @@ def swap_secrets(table: Table, player: int, rng: random.Random) -> Table:
 @GAMES
 @given(seed=SEEDS)
 def test_a_state_tells_nothing_that_is_hidden(any_action: Any, seed: int) -> None:
-    game, rng = Catan.new(4, seed, {"turn_cap": 160}), random.Random(seed)
+    game, rng = Catan.new(4, seed, {"turn_cap": 120}), random.Random(seed)
     while (request := game.request()) is not None:
         assert player_state(swap_secrets(game.table, request.player, rng), request.player) == player_state(
             game.table, request.player
