@@ -1,5 +1,6 @@
 """Network: an AT Protocol network in one asyncio server."""
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,7 @@ class Network:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._server is not None:
-            await self._server.shutdown()
+            await _stop(self._server)
             self._server = None
         if self._pds is not None:
             self._pds.store.close()
@@ -138,3 +139,17 @@ def _server(pds: Pds) -> uvicorn.Server:
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
     return server
+
+
+async def _stop(server: uvicorn.Server) -> None:
+    """Close everything; uvicorn's own shutdown sleeps for a tenth of a second first."""
+    for listening in server.servers:
+        listening.close()
+    for connection in list(server.server_state.connections):
+        connection.shutdown()
+    tasks = list(server.server_state.tasks)
+    if tasks:
+        _, pending = await asyncio.wait(tasks, timeout=SHUTDOWN_S)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
