@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from firehose.car import read_car, write_car
+from firehose.car import MAX_BLOCKS_BYTES, read_car, write_car
 from firehose.cid import Cid
 from firehose.commit import parse_commit, sign_commit
 from firehose.drisl import decode, encode
@@ -177,9 +177,9 @@ class Repo:
     def apply(self, writes: Sequence[Write]) -> CommitResult:
         """Make one commit of `writes`; this repository stays as it is, the next one is in the result.
 
-        Raises: WriteRefused: a write does not fit: a create of what is there, an update or delete of what
-        is not,
-            two writes to one path, too many, or a record that cannot be stored. None of them is applied.
+        Raises: WriteRefused: a write does not fit: a create of what is there, an update or delete of what is
+            not, two writes to one path, too many or too large ones, or a record that cannot be stored. None
+            of them is applied.
         """
         if len(writes) > MAX_COMMIT_OPS:
             raise WriteRefused("*", f"{len(writes)} writes in one commit, and {MAX_COMMIT_OPS} are allowed")
@@ -212,6 +212,9 @@ class Repo:
         commit = Cid.for_dag_cbor(commit_block)
         new_blocks = {commit: commit_block, **tree.new_blocks(), **record_blocks}
         proof = tree.covering_proof(op.path for op in ops)
+        car = write_car([commit], {**new_blocks, data: tree.root_block, **proof})
+        if len(car) > MAX_BLOCKS_BYTES:
+            raise WriteRefused("*", f"a commit of {len(car)} bytes is too large for one event")
         tree.settle()
         following = Repo(
             did=self.did,
@@ -231,7 +234,7 @@ class Repo:
             prev_data=None if self.commit is None else self.data,
             ops=ops,
             new_blocks=new_blocks,
-            car=write_car([commit], {**new_blocks, data: tree.root_block, **proof}),
+            car=car,
             records=records,
             commit_block=commit_block,
         )
