@@ -53,22 +53,22 @@ CARD_COST: Final[Hand] = (0, 0, 1, 1, 1)
 def hand_of(resources: Iterable[Resource]) -> Hand:
     """Count the cards of a list: two wheat and an ore are (0, 0, 0, 2, 1)."""
     listed = list(resources)
-    return _hand(listed.count(resource) for resource in RESOURCES)
+    return as_hand(listed.count(resource) for resource in RESOURCES)
 
 
 def single(resource: Resource, count: int = 1) -> Hand:
     """A hand of `count` cards of one resource."""
-    return _hand(count if other is resource else 0 for other in RESOURCES)
+    return as_hand(count if other is resource else 0 for other in RESOURCES)
 
 
 def add(left: Hand, right: Hand) -> Hand:
     """Put two hands together."""
-    return _hand(a + b for a, b in zip(left, right, strict=True))
+    return as_hand(a + b for a, b in zip(left, right, strict=True))
 
 
 def subtract(left: Hand, right: Hand) -> Hand:
     """Take `right` out of `left`, which must cover it."""
-    rest = _hand(a - b for a, b in zip(left, right, strict=True))
+    rest = as_hand(a - b for a, b in zip(left, right, strict=True))
     if min(rest) < 0:
         raise ValueError(f"{left} does not cover {right}")
     return rest
@@ -81,7 +81,7 @@ def covers(hand: Hand, cost: Hand) -> bool:
 
 def times(hand: Hand, factor: int) -> Hand:
     """A hand `factor` times as large."""
-    return _hand(count * factor for count in hand)
+    return as_hand(count * factor for count in hand)
 
 
 def hand_to_json(hand: Hand) -> dict[str, int]:
@@ -98,7 +98,7 @@ def parse_hand(value: Any, field: str) -> Hand:
         if type(count) is not int or not 0 <= count <= BANK_OF_EACH:  # True is an int, and no count
             raise IllegalAction(f"{field}: a count must be a whole number from 0 to {BANK_OF_EACH}")
         counts[parse_resource(name, field)] = count
-    return _hand(counts.values())
+    return as_hand(counts.values())
 
 
 def parse_resource(value: Any, field: str) -> Resource:
@@ -108,7 +108,8 @@ def parse_resource(value: Any, field: str) -> Resource:
     return Resource(value)
 
 
-def _hand(counts: Iterable[int]) -> Hand:
+def as_hand(counts: Iterable[int]) -> Hand:
+    """Five counts as a hand, in the order of `Resource`."""
     wood, brick, sheep, wheat, ore = counts
     return wood, brick, sheep, wheat, ore
 

@@ -15,6 +15,7 @@ from games.catan.cards import (
     Card,
     Hand,
     add,
+    as_hand,
     hand_to_json,
     single,
     times,
@@ -24,12 +25,12 @@ from games.catan.legal import road_sites
 from games.catan.moves import Kind, Move
 from games.catan.table import HAND_LIMIT, LARGEST_ARMY_FROM, Building, Offer, Phase, Table
 from games.catan.topology import HEX_NODES, NODE_HEXES
+from games.rules import GameEvent
 
-Event = dict[str, Any]
 FREE_ROADS: Final = 2  # of the road building card
 
 
-def play(table: Table, move: Move, chance: Chance) -> list[Event]:
+def play(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     """Carry out a legal move of the decider.
 
     Returns: what everybody may know of it. A stolen card and a bought card are not named.
@@ -56,31 +57,24 @@ def production(table: Table, number: int) -> list[Hand]:
 
 
 def _within_bank(due: list[Hand], bank: Hand) -> list[Hand]:
-    for index, resource in enumerate(RESOURCES):
-        total = sum(hand[index] for hand in due)
-        if total <= bank[index]:
-            continue
-        alone = sum(1 for hand in due if hand[index]) == 1
-        for player, hand in enumerate(due):
-            kept = min(hand[index], bank[index]) if alone else 0
-            without = tuple(0 if other == index else count for other, count in enumerate(hand))
-            due[player] = add(_as_hand(without), single(resource, kept))
-    return due
+    paid = [list(hand) for hand in due]
+    for index, left in enumerate(bank):
+        owed = [hand[index] for hand in due]
+        if sum(owed) > left:
+            alone = sum(map(bool, owed)) == 1
+            for player, count in enumerate(owed):
+                paid[player][index] = min(count, left) if alone else 0
+    return [as_hand(counts) for counts in paid]
 
 
-def _as_hand(counts: tuple[int, ...]) -> Hand:
-    wood, brick, sheep, wheat, ore = counts
-    return wood, brick, sheep, wheat, ore
-
-
-def _event(name: str, player: int, **more: Any) -> Event:
+def _event(name: str, player: int, **more: Any) -> GameEvent:
     return {"event": name, "player": player, **more}
 
 
 # -- setting up and building ---------------------------------------------------------------------------------
 
 
-def _build_settlement(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _build_settlement(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player, node = table.current, _place(move)
     events = [_event("built", player, what="settlement", node=node)]
     table.buildings[node] = Building(player=player)
@@ -105,7 +99,7 @@ def _harvest(board: Board, node: int) -> Hand:
     return cards
 
 
-def _build_road(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _build_road(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player, edge = table.current, _place(move)
     table.roads[edge] = player
     events = [_event("built", player, what="road", edge=edge)]
@@ -134,7 +128,7 @@ def _next_setup(table: Table) -> None:
     table.phase = Phase.SETUP_SETTLEMENT
 
 
-def _build_city(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _build_city(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player, node = table.current, _place(move)
     table.buildings[node] = Building(player=player, is_city=True)
     table.pay(player, CITY_COST)
@@ -142,7 +136,7 @@ def _build_city(table: Table, move: Move, chance: Chance) -> list[Event]:
     return [_event("built", player, what="city", node=node)]
 
 
-def _after_build(table: Table) -> list[Event]:
+def _after_build(table: Table) -> list[GameEvent]:
     table.idle_turns = 0
     before = table.longest_road
     table.measure_roads()
@@ -154,7 +148,7 @@ def _after_build(table: Table) -> list[Event]:
 # -- the turn ------------------------------------------------------------------------------------------------
 
 
-def _roll(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _roll(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     dice = chance.roll()
     table.dice, table.rolled = dice, True
     events = [_event("rolled", table.current, dice=list(dice))]
@@ -171,7 +165,7 @@ def _roll(table: Table, move: Move, chance: Chance) -> list[Event]:
     return events
 
 
-def _discard(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _discard(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player = table.decider
     table.pay(player, move.give)
     del table.discards[player]
@@ -180,7 +174,7 @@ def _discard(table: Table, move: Move, chance: Chance) -> list[Event]:
     return [_event("discarded", player, cards=hand_to_json(move.give))]
 
 
-def _move_robber(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _move_robber(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player, victim = table.current, move.player
     table.robber = _place(move)
     if victim is not None:
@@ -198,7 +192,7 @@ def _drawn(hand: Hand, chance: Chance) -> Hand:
     raise ValueError("chance drew a card that is not there")
 
 
-def _end_turn(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _end_turn(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player = table.current
     table.seats[player].bought = dict.fromkeys(Card, 0)
     table.current = (player + 1) % len(table.seats)
@@ -216,7 +210,7 @@ def _back_to_turn(table: Table) -> None:
 # -- development cards ---------------------------------------------------------------------------------------
 
 
-def _buy_card(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _buy_card(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     seat = table.seats[table.current]
     table.pay(table.current, CARD_COST)
     card = table.deck.pop()
@@ -231,7 +225,7 @@ def _spend(table: Table, card: Card) -> None:
     table.card_played = True
 
 
-def _play_knight(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _play_knight(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player = table.current
     _spend(table, Card.KNIGHT)
     table.seats[player].knights += 1
@@ -245,21 +239,21 @@ def _play_knight(table: Table, move: Move, chance: Chance) -> list[Event]:
     return events
 
 
-def _play_road_building(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _play_road_building(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     _spend(table, Card.ROAD_BUILDING)
     table.free_roads = min(FREE_ROADS, table.roads_left(table.current))
     table.phase = Phase.ROAD_BUILDING
     return [_event("card_played", table.current, card=Card.ROAD_BUILDING.value)]
 
 
-def _play_year_of_plenty(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _play_year_of_plenty(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     _spend(table, Card.YEAR_OF_PLENTY)
     table.take(table.current, move.get)
     cards = hand_to_json(move.get)
     return [_event("card_played", table.current, card=Card.YEAR_OF_PLENTY.value, cards=cards)]
 
 
-def _play_monopoly(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _play_monopoly(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     _spend(table, Card.MONOPOLY)
     index = move.get.index(1)
     taken = 0
@@ -274,7 +268,7 @@ def _play_monopoly(table: Table, move: Move, chance: Chance) -> list[Event]:
 # -- trade ---------------------------------------------------------------------------------------------------
 
 
-def _bank_trade(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _bank_trade(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     player = table.current
     rate = table.rates(player)[RESOURCES[move.give.index(1)]]
     give = times(move.give, rate)
@@ -283,14 +277,14 @@ def _bank_trade(table: Table, move: Move, chance: Chance) -> list[Event]:
     return [_event("bank_traded", player, give=hand_to_json(give), get=hand_to_json(move.get))]
 
 
-def _offer_trade(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _offer_trade(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     table.offer = Offer(give=move.give, get=move.get, answers=(None,) * len(table.seats))
     table.offers_made += 1
     table.phase = Phase.ANSWER
     return [_event("trade_offered", table.current, give=hand_to_json(move.give), get=hand_to_json(move.get))]
 
 
-def _answer(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _answer(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     assert table.offer is not None
     player, accepted = table.decider, move.kind is Kind.ACCEPT_TRADE
     answers = tuple(accepted if p == player else a for p, a in enumerate(table.offer.answers))
@@ -303,7 +297,7 @@ def _answer(table: Table, move: Move, chance: Chance) -> list[Event]:
     return events
 
 
-def _settle(table: Table, move: Move, chance: Chance) -> list[Event]:
+def _settle(table: Table, move: Move, chance: Chance) -> list[GameEvent]:
     assert table.offer is not None
     partner = move.player
     if partner is not None:
@@ -312,7 +306,7 @@ def _settle(table: Table, move: Move, chance: Chance) -> list[Event]:
     return _close_offer(table, partner)
 
 
-def _close_offer(table: Table, partner: int | None) -> list[Event]:
+def _close_offer(table: Table, partner: int | None) -> list[GameEvent]:
     table.offer = None
     table.phase = Phase.MAIN
     return [_event("trade_closed", table.current, partner=partner)]
@@ -323,7 +317,7 @@ def _place(move: Move) -> int:
     return move.place
 
 
-_EFFECTS: Final[dict[Kind, Callable[[Table, Move, Chance], list[Event]]]] = {
+_EFFECTS: Final[dict[Kind, Callable[[Table, Move, Chance], list[GameEvent]]]] = {
     Kind.ROLL: _roll,
     Kind.END_TURN: _end_turn,
     Kind.BUILD_ROAD: _build_road,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import combinations_with_replacement
 
+from games.catan.board import OWN_PORT_RATE
 from games.catan.cards import (
     CARD_COST,
     CITY_COST,
@@ -146,6 +147,8 @@ def _plenty(bank: Hand) -> list[Hand]:
 
 
 def _bank_trades(table: Table, player: int, hand: Hand) -> Iterator[Move]:
+    if max(hand) < OWN_PORT_RATE:
+        return
     rates = table.rates(player)
     for give, held in zip(RESOURCES, hand, strict=True):
         if held < rates[give]:

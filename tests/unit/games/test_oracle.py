@@ -85,7 +85,7 @@ class Pair:
         self.chance = SeededChance(seed)
         self.bought: Counter[Card] = Counter()
         self.roads_met_rivals = False
-        self.pieces = (0, 0)
+        self.pieces: Any = None
         self.seen: Counter[str] = Counter()
 
     def _map_places(self) -> None:
@@ -287,6 +287,15 @@ class Pair:
         assert list(ours.bank) == state.resource_freqdeck
         assert [card.value.upper() for card in ours.deck] == state.development_listdeck
         assert ours.robber == self.hex_of[state.board.robber_coordinate]
+        for player in range(len(ours.seats)):
+            self._compare_seat(player)
+        pieces = (dict(ours.buildings), len(ours.roads), len(state.board.buildings), len(state.board.roads))
+        if pieces != self.pieces:  # a city is a new piece in `buildings`, so this misses nothing
+            self._compare_pieces()
+        self.pieces = pieces
+
+    def _compare_pieces(self) -> None:
+        ours, state = self.ours, self.state
         buildings = {
             self.node_of[node]: (state.color_to_index[color], kind == "CITY")
             for node, (color, kind) in state.board.buildings.items()
@@ -294,17 +303,24 @@ class Pair:
         assert {node: (b.player, b.is_city) for node, b in ours.buildings.items()} == buildings
         roads = {self.edge_of[edge]: state.color_to_index[color] for edge, color in state.board.roads.items()}
         assert ours.roads == roads
+        for player in range(len(ours.seats)):
+            assert ours.seats[player].road_length == longest_trail(ours, player)
+        self._compare_longest_road()
+
+    def _compare_longest_road(self) -> None:
+        ours, state = self.ours, self.state
         self.roads_met_rivals |= any(
             ours.owner(node) not in (None, player)
             for edge, player in ours.roads.items()
             for node in EDGES[edge]
         )
-        pieces = (len(ours.roads), len(ours.buildings))
-        for player in range(len(ours.seats)):
-            self._compare_seat(player)
-            if pieces != self.pieces:
-                assert ours.seats[player].road_length == longest_trail(ours, player)
-        self.pieces = pieces
+        if self.roads_met_rivals:
+            self.seen["roads met rivals"] += 1
+            return
+        self.seen["roads compared"] += 1
+        for player, color in enumerate(state.colors):
+            assert ours.seats[player].road_length == state.board.road_lengths[color]
+            assert (ours.longest_road == player) is self._their(player, "HAS_ROAD")
 
     def _compare_seat(self, player: int) -> None:
         ours, seat = self.ours, self.ours.seats[player]
@@ -319,12 +335,6 @@ class Pair:
         has_road, they_say = ours.longest_road == player, self._their(player, "HAS_ROAD")
         points = self._their(player, "ACTUAL_VICTORY_POINTS")
         assert ours.points(player) - 2 * has_road == points - 2 * they_say
-        if self.roads_met_rivals:
-            self.seen["roads met rivals"] += 1
-        else:
-            self.seen["roads compared"] += 1
-            assert seat.road_length == self.state.board.road_lengths[self.state.colors[player]]
-            assert has_road is they_say
 
     def _their(self, player: int, key: str) -> Any:
         return self.state.player_state[f"P{player}_{key}"]
@@ -370,7 +380,7 @@ def test_random_games_agree_with_the_oracle_after_every_move(first: int) -> None
     for seed in range(first, first + BATCH):
         seen += play_pair(seed)
     assert seen["moves"] > 100 * BATCH
-    assert seen["roads compared"] > 200 * BATCH
+    assert seen["roads compared"] > 10 * BATCH
     assert seen["trade between players"]
     for difference in ("card bought this turn", "card before the roll", "free roads without money"):
         assert seen[difference], f"{difference} never came up"

@@ -104,7 +104,7 @@ def test_a_state_tells_nothing_that_is_hidden(any_action: Any, seed: int) -> Non
         game.apply(request.player, any_action(request, rng))
 
 
-@settings(GAMES, max_examples=6)
+@settings(GAMES, max_examples=3)
 @given(seed=SEEDS)
 def test_a_state_stays_small_whole_and_free_of_floats(any_action: Any, seed: int) -> None:
     game, rng = Catan.new(4, seed, {"turn_cap": 500}), random.Random(seed)
