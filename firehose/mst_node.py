@@ -18,6 +18,7 @@ from firehose.errors import MstInvalid
 
 MAX_HEIGHT: Final = 128  # a SHA-256 digest has 256 bits, and a level takes two
 
+_ABOVE_LEAVES: Final = 0x40  # a digest that begins with less begins with two zero bits
 _NULL: Final = b"\xf6"
 _ENTRIES: Final = b"\xa2\x61e"  # {"e": …
 _LEFT: Final = b"\x61l"  # "l": …}
@@ -34,7 +35,7 @@ _NUMBER: Final = [head(0, number) for number in range(256)]
 def height_of(key: bytes) -> int:
     """The height at which `key` lives: half the number of zero bits that its SHA-256 begins with."""
     digest = sha256(key).digest()
-    if digest[0] >= 0x40:  # three keys of four
+    if digest[0] >= _ABOVE_LEAVES:  # three keys of four
         return 0
     if digest[0]:
         return 3 - (digest[0].bit_length() - 1) // 2
@@ -206,7 +207,10 @@ def _read_entries(
             raise ValueError
         keys.append(before)
         values.append(value)
-        children.append(_checked_link(entry["t"]))
+        tree = entry["t"]
+        if tree is not None and (len(tree) != CID_BYTES or tree[:4] != DAG_CBOR_PREFIX):
+            raise ValueError
+        children.append(tree)
 
 
 def _checked_link(value: Any) -> bytes | None:
@@ -228,7 +232,8 @@ def _checked_height(keys: list[bytes], children: list[Node | bytes | None], expe
             raise MstInvalid("empty-node")
     height = height_of(keys[0]) if expected is None else expected
     for key in keys:
-        if height_of(key) != height:
+        # Most keys are leaves: their test is written out, as it runs dozens of times for each commit.
+        if height_of(key) != height if height else sha256(key).digest()[0] < _ABOVE_LEAVES:
             raise MstInvalid("key-height")
     if height == 0 and children.count(None) != len(children):
         raise MstInvalid("child-below-leaf")
