@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from games.catan.board import deal_board
 from games.catan.cards import BANK_OF_EACH, DECK, Hand, add
 from games.catan.settings import Settings
 from games.catan.table import Building, Phase, Seat, Table
+from games.catan.topology import EDGE_BETWEEN, NODE_NEIGHBOURS
 
 Player = Callable[[TurnRequest, random.Random], dict[str, Any]]
 
@@ -52,6 +54,21 @@ class Scene:
         for edge in edges:
             self.table.roads[edge] = player
         self.table.measure_roads()
+
+    @staticmethod
+    def edge(a: int, b: int) -> int:
+        return EDGE_BETWEEN[min(a, b), max(a, b)]
+
+    @staticmethod
+    def trail(start: int, steps: int, avoid: tuple[int, ...] = ()) -> list[int]:
+        """Nodes of a path along the island, `steps` edges long."""
+        path = [start]
+        while len(path) <= steps:
+            path.append(next(n for n in NODE_NEIGHBOURS[path[-1]] if n not in path and n not in avoid))
+        return path
+
+    def edges_along(self, path: list[int]) -> list[int]:
+        return [self.edge(a, b) for a, b in pairwise(path)]
 
     def play(self) -> Catan:
         """The game from here; forced moves are played at once."""

@@ -14,7 +14,7 @@ from games.catan.table import Table
 from games.catan.topology import EDGES, NODE_EDGES, NODE_NEIGHBOURS
 from games.catan.view import player_state
 
-GAMES = settings(max_examples=12, deadline=None)
+GAMES = settings(max_examples=10, deadline=None)
 SEEDS = st.integers(min_value=0, max_value=10**9)
 
 
