@@ -1,0 +1,221 @@
+"""A tap and a network, killed with SIGKILL at random moments: nothing is lost, nothing comes twice."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from firehose.document import signing_key
+from firehose.errors import HttpError, XrpcError
+from firehose.frames import CommitEvent, parse_frame, peek
+from firehose.http import HttpSession
+from firehose.identity import DidDirectory
+from firehose.listen import listening_socket
+from firehose.network import Network
+from firehose.repo import read_repo_car
+from firehose.subscribe import Backoff, Subscriber
+from firehose.syntax import parse_did
+from firehose.trace import read_trace
+from firehose.xrpc import XrpcClient
+
+NOTE = "dev.example.note"
+QUICK = Backoff(base=0.02, cap=0.2)
+TAP = """
+import asyncio, sys
+from pathlib import Path
+from firehose.identity import DidDirectory
+from firehose.tap import Tap
+
+async def main(upstream, state, port):
+    async with DidDirectory(upstream) as directory:
+        settings = {"port": int(port), "cursor": 0, "max_window_bytes": 300_000}  # it is compacted on the way
+        async with Tap(upstream, directory, Path(state), **settings) as tap:
+            await tap.run()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+NETWORK = """
+import asyncio, sys
+from pathlib import Path
+from firehose.network import Network
+
+async def main(state, port):
+    async with Network(Path(state), port=int(port)):
+        await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def free_port() -> int:
+    with listening_socket("127.0.0.1", 0) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+class Victim:
+    """A process that is killed and started again."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        self._command = (sys.executable, "-c", program, *arguments)
+        self._process: asyncio.subprocess.Process | None = None
+        self.kills = 0
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(*self._command, cwd=Path(__file__).parents[3])
+
+    async def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+            self.kills += 1
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+
+@asynccontextmanager
+async def killing(victim: Victim, rng: random.Random, longest_s: float) -> AsyncIterator[None]:
+    """Inside: the victim is killed again and again, after a random while each time. Afterwards: it runs."""
+
+    async def torment() -> None:
+        while True:
+            await asyncio.sleep(rng.uniform(0.3, longest_s))
+            await victim.kill()
+            await victim.start()
+
+    await victim.start()
+    task = asyncio.ensure_future(torment())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not victim.is_alive():
+            await victim.start()
+
+
+async def wait_for(is_true: Callable[[], bool], deadline_s: float) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not is_true():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_tap_that_is_killed_loses_nothing(tmp_path: Path, seed: int) -> None:
+    port = free_port()
+    seen: list[bytes] = []
+    async with Network(tmp_path / "network") as network, XrpcClient(network.url) as alice:
+        await alice.create_account("alice.test", "pw")
+        victim = Victim(TAP, network.url, str(tmp_path / "tap"), str(port))
+        subscriber = Subscriber(f"ws://127.0.0.1:{port}", cursor=0, backoff=QUICK)
+
+        async def listen() -> None:
+            async for frame in subscriber.frames():
+                seen.append(frame)
+
+        listening = asyncio.ensure_future(listen())
+        try:
+            async with killing(victim, random.Random(seed), 1.2):
+                number = 0
+                while victim.kills < 4:
+                    # The client stays within the window, or it would be right to have lost frames.
+                    await wait_for(lambda: network.stats()["seq"] - (subscriber.cursor or 0) < 60, 30)
+                    await alice.put_record(NOTE, f"k{number}", {"n": number})
+                    number += 1
+                    await asyncio.sleep(0.004)
+            last_seq = network.stats()["seq"]
+            await wait_for(lambda: (subscriber.cursor or 0) >= last_seq, 20)
+            upstream = Subscriber(network.url, cursor=0)
+            truth = [await upstream.receive() for _ in range(last_seq)]
+            await upstream.close()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            await subscriber.close()
+            await victim.kill()
+    events = [frame for frame in seen if peek(frame).seq is not None]
+    assert events == truth, f"seed {seed}"  # each one once, in order, byte for byte
+    window = [
+        peek(kept.frame).seq for kept in read_trace(tmp_path / "tap" / "window.fht", tolerate_torn_tail=True)
+    ]
+    numbers = [seq for seq in window if seq is not None]
+    assert numbers == list(range(numbers[0], last_seq + 1))
+
+
+async def test_a_network_that_is_killed_keeps_what_it_confirmed(tmp_path: Path) -> None:
+    port = free_port()
+    victim = Victim(NETWORK, str(tmp_path / "network"), str(port))
+    url = f"http://127.0.0.1:{port}"
+    confirmed: dict[str, int] = {}
+    frames: list[bytes] = []
+    try:
+        async with XrpcClient(url) as alice, Subscriber(url, cursor=0, backoff=QUICK) as subscriber:
+
+            async def listen() -> None:
+                async for frame in subscriber.frames():
+                    frames.append(frame)
+
+            await victim.start()
+            session = await first_account(alice)
+            listening = asyncio.ensure_future(listen())
+            async with killing(victim, random.Random(3), 1.0):
+                number = 0
+                while victim.kills < 4:
+                    try:
+                        await alice.put_record(NOTE, f"k{number % 50}", {"n": number})
+                        confirmed[f"k{number % 50}"] = number
+                    except (HttpError, XrpcError):
+                        await asyncio.sleep(0.05)
+                    number += 1
+            await answering(url)
+            document = await DidDirectory(url).resolve(session)
+            contents = read_repo_car(await alice.get_repo(session))
+            seq = (await health(url))["seq"]
+            await wait_for(lambda: (subscriber.cursor or 0) >= seq, 20)
+            listening.cancel()
+    finally:
+        await victim.kill()
+    assert document is not None
+    assert signing_key(document, parse_did(session)) is not None
+    kept = {path.rpartition("/")[2]: value["n"] for path, (_, value) in contents.records.items()}
+    for key, number in confirmed.items():
+        assert kept[key] >= number  # an unconfirmed later write may have arrived
+    assert [peek(frame).seq for frame in frames] == list(range(1, seq + 1))
+    commits = [event for event in map(parse_frame, frames) if isinstance(event, CommitEvent)]
+    for before, after in pairwise(commits):
+        assert after.since == before.rev  # one unbroken chain over all the crashes
+    assert commits[-1].rev == contents.rev
+
+
+async def first_account(client: XrpcClient) -> str:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return (await client.create_account("alice.test", "pw")).did
+            except HttpError:
+                await asyncio.sleep(0.05)
+
+
+async def answering(url: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await health(url)
+                return
+            except HttpError:
+                await asyncio.sleep(0.05)
+
+
+async def health(url: str) -> dict[str, int]:
+    async with HttpSession(url) as http:
+        answer: dict[str, int] = json.loads((await http.request("GET", "/")).body)
+        return answer
