@@ -1,8 +1,8 @@
 """What a lease costs: acquire, renew and expire in the ledger, against bare sqlite3 with the same durability.
 
 The peer writes one row with one statement and one commit, no history, no usage, no checks: the floor of any
-ledger on SQLite. A ratio of 0.5 says that ours takes twice the floor. The two take turns, call by call, so that
-whatever else the disk has to do weighs on both.
+ledger on SQLite. A ratio of 0.5 says that ours takes twice the floor. The two take turns, call by call, so
+that whatever else the disk has to do weighs on both.
 """
 
 import json

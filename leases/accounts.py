@@ -1,9 +1,14 @@
 """What the ledger remembers of the firehose: accounts, cursors, counters."""
 
+from typing import Final
+
 from leases.lease import Account, check_key, check_range, check_word
 from leases.store import Store
 
-MAX_SEQ = 2**63 - 1  # SQLite's integer; relays count far below
+MAX_SEQ: Final = 2**63 - 1  # SQLite's integer; relays count far below
+MAX_HANDLE_CHARS: Final = 253  # atproto.com/specs/handle
+MAX_STATUS_CHARS: Final = 64  # an open vocabulary of short words
+MAX_REV_CHARS: Final = 13  # atproto.com/specs/tid
 
 
 def upsert(
@@ -18,10 +23,13 @@ def upsert(
 ) -> bool:
     """Note what the firehose said about an identity; None leaves a field as it was (a new account is active).
 
-    `active=True` clears the status. An older `seq` than the one noted changes nothing: frames may come twice.
+    `active=True` clears the status. What is too long is cut. An older `seq` than the one noted changes
+    nothing: frames may come twice.
 
     Returns: False if it was older.
     """
+    if seq is not None:
+        check_range("seq", seq, 0, MAX_SEQ)
     row = store.row("SELECT seq FROM accounts WHERE did = ?", did)
     if row is not None and seq is not None and row["seq"] is not None and seq < row["seq"]:
         return False
@@ -34,7 +42,8 @@ def upsert(
             seq = coalesce(?6, seq)
         WHERE did = ?1
         """,
-        *(did, handle, active, status, rev, seq),
+        *(did, _cut(handle, MAX_HANDLE_CHARS), active),
+        *(_cut(status, MAX_STATUS_CHARS), _cut(rev, MAX_REV_CHARS), seq),
     )
     return True
 
@@ -79,3 +88,7 @@ def count(store: Store, name: str, n: int) -> None:
         name,
         n,
     )
+
+
+def _cut(text: str | None, most: int) -> str | None:
+    return None if text is None else text[:most].encode(errors="replace").decode()

@@ -110,12 +110,8 @@ def read(store: Store, lease_id: str) -> list[LeaseEvent]:
 
 def waiting(store: Store, limit: int) -> list[LeaseEvent]:
     """Give the oldest beginnings and endings that have not been published."""
-    return [
-        _event(row)
-        for row in store.rows(
-            f"{_SELECT} WHERE o.uri IS NULL AND o.event_id > 0 ORDER BY e.id LIMIT ?", limit
-        )
-    ]
+    oldest = "SELECT event_id FROM outbox WHERE uri IS NULL ORDER BY event_id LIMIT ?"
+    return [_event(row) for row in store.rows(f"{_SELECT} WHERE e.id IN ({oldest}) ORDER BY e.id", limit)]
 
 
 def publish(store: Store, event_id: int, uri: str, *, at: int) -> bool:

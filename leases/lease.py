@@ -116,11 +116,16 @@ class Account:
 def lease_id_of(agent_did: str, environment_id: str) -> LeaseId:
     """Give the canonical key of an agent in an environment; two different pairs never share one."""
     check_did("agent_did", agent_did)
-    if not _ENVIRONMENT_ID.fullmatch(environment_id) or "::" in environment_id:
+    if not is_environment_id(environment_id):
         raise FieldInvalid(
             "environment_id", environment_id, "1-512 printable characters, no space and no '::'"
         )
     return LeaseId(f"{agent_did}::{environment_id}")
+
+
+def is_environment_id(text: str) -> bool:
+    """Say whether an environment can have this id."""
+    return _ENVIRONMENT_ID.fullmatch(text) is not None and "::" not in text
 
 
 def check_did(field: str, value: str) -> None:

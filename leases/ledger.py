@@ -21,10 +21,11 @@ from leases.lease import (
     check_range,
     check_text,
     check_word,
+    is_environment_id,
     lease_id_of,
 )
 from leases.months import month_of
-from leases.reader import LedgerReader, wall_clock_ms
+from leases.reader import Leases, LedgerReader, wall_clock_ms
 from leases.rows import find_lease, find_leases, get_lease
 from leases.store import Access, Store, Tracer
 from leases.terms import Terms, conditions_for
@@ -230,7 +231,7 @@ class Ledger(LedgerReader):
         )
         event = event[:MAX_TEXT_CHARS] if event else None
         with self._store.atomic():
-            met = find_leases(self._store, "WHERE environment_id = ? ORDER BY id", environment_id)
+            met = self._leases_in(environment_id)
             verdicts = [judge(ending, lease) for lease in met]
             ended = [lease for lease, verdict in zip(met, verdicts, strict=True) if verdict is Verdict.ENDS]
             for lease in ended:
@@ -311,6 +312,11 @@ class Ledger(LedgerReader):
         if epoch is not None and lease.epoch != epoch:
             raise StaleEpoch(lease_id, epoch, lease.epoch)
         return lease
+
+    def _leases_in(self, environment_id: str) -> Leases:
+        if not is_environment_id(environment_id):  # a stranger's text need not even be encodable
+            return []
+        return find_leases(self._store, "WHERE environment_id = ? ORDER BY id", environment_id)
 
     def _create(self, agent_did: str, environment_id: str, terms: Terms, last: Lease | None) -> Lease:
         now = self._clock()

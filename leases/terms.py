@@ -1,7 +1,7 @@
 """The terms of a lease: what an acquire asks for, checked once."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from leases.conditions import default_conditions
@@ -52,7 +52,7 @@ class Terms:
 
     def as_detail(self) -> dict[str, Any]:
         """Give them as JSON, for the history."""
-        return asdict(self) | {"expiry_conditions": list(self.expiry_conditions)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def conditions_for(asked: Iterable[str] | None, environment_type: str) -> tuple[str, ...]:

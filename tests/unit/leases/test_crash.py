@@ -70,14 +70,14 @@ def _play(ledger: Ledger, clock: list[int]) -> list[str]:
     return digests
 
 
-def test_a_kill_between_any_two_statements_leaves_a_state_between_two_calls(tmp_path: Path) -> None:
+def test_a_kill_between_any_two_statements_leaves_a_state_between_two_calls(folder: Path) -> None:
     clock = [1_000_000]
-    with Ledger(tmp_path / "whole.db", clock=lambda: clock[0]) as ledger:
+    with Ledger(folder / "whole.db", clock=lambda: clock[0]) as ledger:
         digests = _play(ledger, clock)
     assert len(set(digests)) == len(SCRIPT) + 1
     reached = set()
     for n in count():
-        path = tmp_path / f"{n}.db"
+        path = folder / f"{n}.db"
         Ledger(path).close()
 
         def work(tracer: KilledAt, path: Path = path) -> None:
@@ -98,10 +98,10 @@ def test_a_kill_between_any_two_statements_leaves_a_state_between_two_calls(tmp_
     assert reached == set(range(len(digests)))
 
 
-def test_a_migration_killed_half_way_has_not_happened(tmp_path: Path) -> None:
+def test_a_migration_killed_half_way_has_not_happened(folder: Path) -> None:
     outcomes = set()
     for n in count():
-        path = tmp_path / f"{n}.db"
+        path = folder / f"{n}.db"
 
         def work(tracer: KilledAt, path: Path = path) -> None:
             Ledger(path, tracer=tracer)

@@ -83,14 +83,16 @@ def test_every_ending_is_counted_once(ledger: Ledger, join: Callable[..., Lease]
         ("catan-7", "game.finished", GM, None),
         ("catan-7", "game.finished", GM, None),
         ("x" * 100_000, "y" * 100_000, "z" * 100_000, "\x00"),
+        ("\ud800", "\ud800", "\ud800", "\ud800"),
+        ("catan-7", "\ud800", GM, None),
     ):
         ledger.expire_by_condition(environment, condition, author_did=author, subject_did=subject)
     assert ledger.counters() == {
         "ending.ends": 1,
-        "ending.not_a_condition": 1,
+        "ending.not_a_condition": 2,
         "ending.not_authority": 1,
         "ending.not_live": 1,
-        "ending.other_lease": 3,
+        "ending.other_lease": 4,
     }
 
 

@@ -108,6 +108,16 @@ def test_accounts_keep_what_was_not_said(ledger: Ledger) -> None:
         ledger.upsert_account("alice")
 
 
+def test_an_account_keeps_no_more_of_a_stranger_than_it_must(ledger: Ledger) -> None:
+    ledger.upsert_account(
+        ALICE, handle="h" * 10**6, status="\ud800" + "s" * 10**6, rev="r" * 10**6, active=False
+    )
+    (alice,) = ledger.accounts()
+    assert (alice.handle, alice.status, alice.rev) == ("h" * 253, "?" + "s" * 63, "r" * 13)
+    with pytest.raises(FieldInvalid, match="seq"):
+        ledger.upsert_account(ALICE, seq=2**63)
+
+
 def play(path: Path, agents: list[str], *, ending: str = "game.finished", late: int = 0) -> str:
     clock = [1_000_000]
     with Ledger(path, clock=lambda: clock[0]) as ledger:
@@ -121,20 +131,20 @@ def play(path: Path, agents: list[str], *, ending: str = "game.finished", late: 
         return ledger.digest()
 
 
-def test_equal_histories_have_equal_digests_however_leases_interleave(tmp_path: Path) -> None:
-    first = play(tmp_path / "1", ["alice", "bob", "carol"])
-    assert first == play(tmp_path / "2", ["carol", "alice", "bob"])
-    assert first == play(tmp_path / "3", ["alice", "bob", "carol"])
+def test_equal_histories_have_equal_digests_however_leases_interleave(folder: Path) -> None:
+    first = play(folder / "1", ["alice", "bob", "carol"])
+    assert first == play(folder / "2", ["carol", "alice", "bob"])
+    assert first == play(folder / "3", ["alice", "bob", "carol"])
     assert len(first) == 64
 
 
-def test_different_histories_have_different_digests(tmp_path: Path) -> None:
+def test_different_histories_have_different_digests(folder: Path) -> None:
     digests = [
-        play(tmp_path / "1", ["alice", "bob"]),
-        play(tmp_path / "2", ["alice"]),
-        play(tmp_path / "3", ["alice", "bob"], ending="agent.death"),
-        play(tmp_path / "4", ["alice", "bob"], late=1),
-        play(tmp_path / "5", ["alice", "bob"], ending="unheard.of"),
+        play(folder / "1", ["alice", "bob"]),
+        play(folder / "2", ["alice"]),
+        play(folder / "3", ["alice", "bob"], ending="agent.death"),
+        play(folder / "4", ["alice", "bob"], late=1),
+        play(folder / "5", ["alice", "bob"], ending="unheard.of"),
     ]
     assert len(set(digests)) == len(digests)
 

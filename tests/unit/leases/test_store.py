@@ -66,6 +66,13 @@ def test_a_forgotten_ledger_lets_the_next_writer_in(path: Path) -> None:
         assert len(ledger.list()) == 1
 
 
+def test_a_bug_of_ours_is_not_blamed_on_the_disk(ledger: Ledger) -> None:
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+        ledger._store.run("INSERT INTO outbox (event_id) VALUES (99)")
+    with pytest.raises(sqlite3.ProgrammingError):
+        ledger._store.run("SELECT ?")
+
+
 def test_readers_work_beside_a_writer_and_see_each_commit(
     ledger: Ledger, path: Path, clock: list[int]
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -89,12 +90,10 @@ Nap = tuple[int, int]  # awake for, asleep for, in ms
     ),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_scripted_intervals_give_exact_hours_per_month(
-    tmp_path_factory: pytest.TempPathFactory, hours: int, naps: list[Nap]
-) -> None:
+def test_scripted_intervals_give_exact_hours_per_month(folder: Path, hours: int, naps: list[Nap]) -> None:
     clock = [NOVEMBER.end_ms - hours * HOUR - 1]
     expected = dict.fromkeys((NOVEMBER, DECEMBER, JANUARY), 0)
-    with Ledger(tmp_path_factory.mktemp("usage") / "ledger.db", clock=lambda: clock[0]) as ledger:
+    with Ledger(folder / f"{uuid4().hex}.db", clock=lambda: clock[0]) as ledger:
         lease = ledger.acquire(ALICE, "catan-7", "catan", authority_did=GM).lease
         for awake, asleep in naps:
             for month in expected:
