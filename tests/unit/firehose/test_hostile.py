@@ -1,0 +1,150 @@
+"""An author who signs whatever he likes, a server that sends whatever it likes: verdicts, never a crash."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from firehose.car import write_car
+from firehose.cid import Cid
+from firehose.commit import sign_commit
+from firehose.drisl import encode
+from firehose.frames import Action, RepoOp, encode_commit
+from firehose.mst import Mst
+from firehose.mst_node import Node, height_of
+from firehose.syntax import Tid
+from firehose.tid import tid_from
+from firehose.verify import Verdict, Verifier
+
+NOW_MS = 1_790_000_000_000
+NOTE = "com.example.note"
+RECORD = encode({"$type": NOTE})
+RECORD_CID = Cid.for_dag_cbor(RECORD)
+PATHS = [f"{NOTE}/r{number}" for number in range(40)]
+
+
+def signed_frame(
+    author: Any, data: Cid, blocks: dict[Cid, bytes], ops: list[RepoOp], prev: Cid | None
+) -> bytes:
+    """A frame over any tree at all, with a signature that is right."""
+    rev = Tid(tid_from(NOW_MS * 1000 + 500))
+    _, block = sign_commit(author.key, did=author.did, rev=rev, data=data)
+    root = Cid.for_dag_cbor(block)
+    return encode_commit(
+        seq=1,
+        repo=author.did,
+        commit=root,
+        rev=rev,
+        since=author.first.rev,
+        time="",
+        blocks=write_car([root], {root: block, **blocks, RECORD_CID: RECORD}),
+        ops=ops,
+        prev_data=prev,
+    )
+
+
+def whole_tree() -> Mst:
+    tree = Mst.empty()
+    for path in PATHS:
+        tree = tree.put(path, RECORD_CID)
+    return tree
+
+
+TREE = whole_tree()
+BEFORE = TREE.delete(PATHS[7])
+OP = RepoOp(action=Action.CREATE, path=PATHS[7], cid=RECORD_CID)
+
+
+def verdict_of(author: Any, judge: Any, raw: bytes) -> tuple[Verdict, str]:
+    judgement = judge(Verifier(), raw, NOW_MS, {author.did: [author.document()]})
+    return judgement.verdict, judgement.reason
+
+
+def test_the_honest_frame_is_accepted(author: Any, judge: Any) -> None:
+    raw = signed_frame(author, TREE.root, TREE.all_blocks(), [OP], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_root_node_with_any_byte_changed_and_signed(author: Any, judge: Any, data: st.DataObject) -> None:
+    block = bytearray(TREE.root_block)
+    for _ in range(data.draw(st.integers(1, 3))):
+        block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
+    root = Cid.for_dag_cbor(bytes(block))
+    raw = signed_frame(author, root, TREE.all_blocks() | {root: bytes(block)}, [OP], BEFORE.root)
+    verdict, reason = verdict_of(author, judge, raw)
+    if bytes(block) != TREE.root_block:
+        assert verdict is Verdict.REJECT
+        assert reason.startswith(("mst-", "op-tree", "inversion"))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(block=st.binary(max_size=60))
+def test_noise_as_a_signed_tree_or_record(author: Any, judge: Any, block: bytes) -> None:
+    cid = Cid.for_dag_cbor(block)
+    raw = signed_frame(author, cid, {cid: block}, [OP], BEFORE.root)
+    assert verdict_of(author, judge, raw)[0] is Verdict.REJECT
+    tree = Mst.empty().put(PATHS[0], cid)
+    op = RepoOp(action=Action.CREATE, path=PATHS[0], cid=cid)
+    raw = signed_frame(author, tree.root, tree.all_blocks() | {cid: block}, [op], Mst.empty().root)
+    assert verdict_of(author, judge, raw)[0] in (Verdict.REJECT, Verdict.ACCEPT)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_bytes_of_a_frame_changed(
+    author: Any, judge: Any, pds_frames: list[tuple[int, bytes]], pds_documents: Any, data: st.DataObject
+) -> None:
+    now_ms, raw = data.draw(st.sampled_from(pds_frames[:60]))
+    changed = bytearray(raw)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(changed)))
+    for frame in (bytes(changed), bytes(changed[:cut])):
+        judgement = judge(Verifier(), frame, now_ms, pds_documents)
+        assert judgement.verdict in Verdict
+
+
+def test_a_tree_of_bare_pointers_ends(author: Any, judge: Any) -> None:
+    """A chain of nodes without keys, as deep as heights go and deeper."""
+    for depth in (3, 127, 2000):
+        bottom = Node(0, [PATHS[0].encode()], [RECORD_CID.bytes], [None, None])
+        blocks = {Cid(bottom.cid): bottom.block}
+        below = bottom.cid
+        for _ in range(depth):
+            node = Node(1, [], [], [below])
+            blocks[Cid(node.cid)] = node.block
+            below = node.cid
+        high = next(f"{NOTE}/h{n}" for n in range(9999) if height_of(f"{NOTE}/h{n}".encode()) == 3)
+        top = Node(3, [high.encode()], [RECORD_CID.bytes], [below, None])
+        blocks[Cid(top.cid)] = top.block
+        op = RepoOp(action=Action.CREATE, path=high, cid=RECORD_CID)
+        raw = signed_frame(author, Cid(top.cid), blocks, [op], BEFORE.root)
+        assert verdict_of(author, judge, raw)[0] is Verdict.REJECT
+
+
+def test_a_node_that_is_its_own_child_cannot_be_made_but_may_be_named(author: Any, judge: Any) -> None:
+    """A hash cannot name itself; a link to another block of the archive that is no node can be."""
+    leaf = Node(0, [PATHS[0].encode()], [RECORD_CID.bytes], [None, None])
+    high = next(f"{NOTE}/h{n}" for n in range(9999) if height_of(f"{NOTE}/h{n}".encode()) == 1)
+    for child in (RECORD_CID.bytes, leaf.cid):
+        top = Node(1, [high.encode()], [RECORD_CID.bytes], [child, child])
+        blocks = {Cid(leaf.cid): leaf.block, Cid(top.cid): top.block}
+        op = RepoOp(action=Action.CREATE, path=high, cid=RECORD_CID)
+        raw = signed_frame(author, Cid(top.cid), blocks, [op], Cid(leaf.cid))
+        assert verdict_of(author, judge, raw)[0] is Verdict.REJECT
+
+
+@pytest.mark.parametrize("count", [200])
+def test_many_ops_on_a_broad_node_are_judged_in_time(author: Any, judge: Any, count: int) -> None:
+    """All keys at one height make one broad node: 200 ops on 5,000 keys must not take minutes."""
+    keys = [f"{NOTE}/w{n}" for n in range(7500) if height_of(f"{NOTE}/w{n}".encode()) == 0][:5000]
+    keys.sort()
+    node = Node(0, [key.encode() for key in keys], [RECORD_CID.bytes] * len(keys), [None] * (len(keys) + 1))
+    rest = keys[count:]
+    before = Node(0, [key.encode() for key in rest], [RECORD_CID.bytes] * len(rest), [None] * (len(rest) + 1))
+    ops = [RepoOp(action=Action.CREATE, path=key, cid=RECORD_CID) for key in keys[:count]]
+    raw = signed_frame(author, Cid(node.cid), {Cid(node.cid): node.block}, ops, Cid(before.cid))
+    assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")
