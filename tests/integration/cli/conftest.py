@@ -1,0 +1,74 @@
+"""Running the real command as a user does."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = [str(Path(sys.executable).with_name("skylease"))]
+
+
+@dataclass
+class Ran:
+    """What a finished command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Skylease:
+    """The command over one data directory; whatever it started is ended with the test."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.env = {**os.environ, "SKYLEASE_DATA_DIR": str(root)}
+        self._running: list[subprocess.Popen[str]] = []
+
+    def run(self, *words: str, timeout: float = 120.0, **env: str) -> Ran:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            env=self.env | env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
+        started = subprocess.Popen(
+            [*COMMAND, *words],
+            env=self.env | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._running.append(started)
+        return started
+
+    def end_all(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def skylease(tmp_path: Path) -> Iterator[Skylease]:
+    command = Skylease(tmp_path / "data")
+    yield command
+    command.end_all()
