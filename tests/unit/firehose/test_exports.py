@@ -1,6 +1,7 @@
 """The room offers what it says, and loads only what is used."""
 
 import ast
+import doctest
 import subprocess
 import sys
 from importlib import import_module
@@ -56,3 +57,10 @@ def test_the_room_keeps_to_itself() -> None:
                 modules = [alias.name for alias in node.names]
             for module in modules:
                 assert module.split(".")[0] not in {"ray", "actors", "leases", "sandboxes", "games"}, path
+
+
+@pytest.mark.parametrize("module", ["cid", "tid", "mst", "lexicon"])
+def test_the_examples_in_docstrings_run(module: str) -> None:
+    outcome = doctest.testmod(import_module(f"firehose.{module}"))
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
