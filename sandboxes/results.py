@@ -1,11 +1,15 @@
 """What a command and a turn come back with."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 MAX_SKIP_CHARS: Final = 500
+MAX_ACTION_DEPTH: Final = 64  # of nested lists and objects; the parser's own limit is the interpreter's stack
 MAX_ACTION_BYTES: Final = 1 << 20  # of a turn's stdout; an action is a record of a few hundred bytes
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +83,25 @@ def parse_action(stdout: bytes, *, truncated: bool = False) -> dict[str, Any]:
     if not stdout.strip():
         raise _NoAction("the turn script wrote nothing on stdout")
     try:
-        value = json.loads(stdout.decode("utf-8"), parse_constant=_refuse_constant)
+        text = stdout.decode("utf-8")
+        if _depth(text) > MAX_ACTION_DEPTH:
+            raise _NoAction(f"stdout is not one JSON object: nested deeper than {MAX_ACTION_DEPTH}")
+        value = json.loads(text, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()  # refuses lone surrogates, which no record can hold
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _NoAction(f"stdout is not one JSON object: {error}") from None
     if not isinstance(value, dict):
         raise _NoAction(f"stdout is a JSON {type(value).__name__}, not an object")
     return value
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets nest, without recursion."""
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def clip(reason: str) -> str:

@@ -1,23 +1,24 @@
-"""Jobs: one command or one turn, run by a process of its own under a warden.
+"""Jobs: one command or one turn, run by a process of its own.
 
-`Unit` forks two processes: the *warden*, a child subreaper that waits and reports, and under it the *main* process, which
-sleeps until it is told what to become: a command (execve) or a turn script (compiled code run in the fork, with the
-image's modules already imported). A spare unit is kept waiting, so no fork and no interpreter start is on the way of a
-turn. Units are used once.
+A `Unit` is a fork that sleeps until it is told what to become: a command (execve) or a turn script (compiled code run in
+the fork, with the image's modules already imported). A spare unit is kept waiting, so neither a fork nor the start of an
+interpreter is on the way of a turn. Units are used once.
+
+Each unit is a child subreaper, also after execve: what its processes do (double fork, setsid), they stay its descendants
+until it exits, and become children of the runner at that moment. So a child of the runner that is no unit is always a
+leftover of a unit that has ended.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
-import gc
+import contextlib
 import io
 import json
 import os
 import resource
 import signal
-import socket
-import struct
 import sys
 import threading
 import traceback
@@ -26,62 +27,61 @@ from typing import Any, NoReturn
 
 from . import tree
 
-LENGTH = struct.Struct("!I")
-REPORT = struct.Struct("!i?")  # wait status of main, whether main was the last process of its tree
 _CODE: dict[str, tuple[tuple[int, int, int], types.CodeType]] = {}
 
 Work = dict[str, Any]
 
+# Handled before the real work is there. The first write to a page after a fork copies it, at 2-4 microseconds each: so
+# both sides of a fork touch, while nobody waits, what they will need when somebody does.
+REHEARSAL: Work = {
+    "kind": "turn",
+    "env": {"NAME": "value"},
+    "cwd": "/",
+    "rlimits": {},
+    "numbers": [1, 2.5, None, True],
+}
+
 
 class Unit:
-    """A warden and its main process, seen from the runner."""
+    """A process that waits for its work, seen from the runner."""
 
-    __slots__ = ("control", "pid", "stderr", "stdin", "stdout")
+    __slots__ = ("pid", "_control", "stdin", "stdout", "stderr")
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
+        control_r, control_w = os.pipe()
         in_r, in_w = os.pipe()
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _warden(in_r, out_w, err_w, theirs.fileno())
-        for fd in (in_r, out_w, err_w):
+            _main(in_r, out_w, err_w, control_r)
+        for fd in (control_r, in_r, out_w, err_w):
             os.close(fd)
-        theirs.close()
         for fd in (in_w, out_r, err_r):
             os.set_blocking(fd, False)
-        ours.setblocking(False)
-        self.pid, self.control = pid, ours
+        self.pid, self._control = pid, control_w
         self.stdin, self.stdout, self.stderr = in_w, out_r, err_r
 
     def give(self, work: Work) -> None:
-        """Tell the main process what to become."""
-        raw = json.dumps(work).encode()
-        self.control.settimeout(5.0)  # main is blocked in recv; only a murdered one does not read
-        try:
-            self.control.sendall(LENGTH.pack(len(raw)) + raw)
-        finally:
-            self.control.setblocking(False)
-
-    def report(self) -> tuple[int, bool] | None:
-        """Return (exit code, whether nothing is left running), None if the warden died without a word."""
-        try:
-            raw = self.control.recv(REPORT.size)
-        except OSError:
-            raw = b""
-        if len(raw) != REPORT.size:
-            return None
-        status, alone = REPORT.unpack(raw)
-        return exit_code(status), alone
+        """Tell the process what to become; one that was murdered meanwhile is not told."""
+        view = memoryview(encoded(work))
+        with contextlib.suppress(BrokenPipeError):
+            while view:  # it is blocked in read, so this ends
+                view = view[os.write(self._control, view) :]
+        os.close(self._control)
+        self._control = -1
 
     def close(self) -> None:
         """Release the descriptors that are still open."""
-        for fd in (self.stdin, self.stdout, self.stderr):
+        for fd in (self._control, self.stdin, self.stdout, self.stderr):
             if fd >= 0:
                 os.close(fd)
-        self.stdin = self.stdout = self.stderr = -1
-        self.control.close()
+        self._control = self.stdin = self.stdout = self.stderr = -1
+
+
+def encoded(work: Work) -> bytes:
+    """Return the work in the form in which it travels to its process: JSON, ended by the end of the pipe."""
+    return json.dumps(work).encode()
 
 
 def exit_code(status: int) -> int:
@@ -105,40 +105,6 @@ def load_code(path: str) -> types.CodeType | None:
     return code
 
 
-def _warden(in_r: int, out_w: int, err_w: int, control: int) -> NoReturn:
-    """Wait for main and for whatever it leaves behind; never returns to the runner's code."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        _keep_only(in_r, out_w, err_w, control)
-        tree.become_subreaper()
-        main = os.fork()
-        if main == 0:
-            _main(3)
-        null = os.open(os.devnull, os.O_RDWR)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)  # or the pipes would never end
-        os.close(null)
-        pid = -1
-        while pid != main:
-            pid, status = os.waitpid(-1, 0)
-        os.write(3, REPORT.pack(status, _reap_all(os.WNOHANG)))
-        _reap_all(0)
-    finally:
-        os._exit(0)
-
-
-def _reap_all(flags: int) -> bool:
-    """Reap children until there are none (True) or, with WNOHANG, none is ready (False)."""
-    while True:
-        try:
-            if os.waitpid(-1, flags)[0] == 0:
-                return False
-        except ChildProcessError:
-            return True
-
-
 def _keep_only(*fds: int) -> None:
     """Move `fds` to 0, 1, 2, … and close everything else."""
     high = [os.dup2(fd, 900 + index, inheritable=False) for index, fd in enumerate(fds)]
@@ -147,15 +113,23 @@ def _keep_only(*fds: int) -> None:
     os.closerange(len(fds), 1 << 20)
 
 
-def _main(control: int) -> NoReturn:
-    """Sleep until told what to become, then become it."""
+def _main(in_r: int, out_w: int, err_w: int, control: int) -> NoReturn:
+    """Sleep until told what to become, then become it; never returns to the runner's code."""
     code = 126
     try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        _keep_only(in_r, out_w, err_w, control)
         os.setsid()
-        work = _receive(control)
-        os.close(control)
-        if work is None:
-            os._exit(0)
+        tree.become_subreaper()
+        _open_streams()
+        encoded(json.loads(encoded(REHEARSAL)))
+        raw = b"".join(iter(lambda: os.read(3, 1 << 16), b""))
+        os.close(3)
+        if not raw:
+            os._exit(0)  # the runner has ended
+        work: Work = json.loads(raw)
         _limit(work["rlimits"])
         tree.set_dumpable(True)
         os.chdir(work["cwd"])
@@ -165,20 +139,6 @@ def _main(control: int) -> NoReturn:
         os.write(2, f"skylease: {error}\n".encode())
     finally:
         os._exit(code)
-
-
-def _receive(control: int) -> Work | None:
-    raw = bytearray()
-    size = LENGTH.size
-    while len(raw) < size:
-        chunk = os.read(control, size - len(raw))
-        if not chunk:
-            return None
-        raw += chunk
-        if size == LENGTH.size and len(raw) == size:
-            size += LENGTH.unpack(raw)[0]
-    work: Work = json.loads(raw[LENGTH.size :])
-    return work
 
 
 def _limit(limits: dict[str, int]) -> None:
@@ -205,9 +165,6 @@ def _run_script(work: Work) -> int:
     path: str = work["script"]
     os.environ.clear()
     os.environ.update(work["env"])
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _writer(1, "strict")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")  # type: ignore[misc]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [path]
     sys.path[:0] = [os.path.dirname(path)]
@@ -215,7 +172,6 @@ def _run_script(work: Work) -> int:
     module = types.ModuleType("__main__")
     module.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
-    gc.unfreeze()
     try:
         code = load_code(path)
         if code is None:
@@ -232,8 +188,15 @@ def _run_script(work: Work) -> int:
     return _finish(result)
 
 
+def _open_streams() -> None:
+    """Make fresh objects for the standard streams: those that were inherited stand for the runner's."""
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc] # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _writer(1, "strict")  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace")  # type: ignore[misc]
+
+
 def _writer(fd: int, errors: str) -> io.TextIOWrapper:
-    raw = open(fd, "wb", closefd=False)
+    raw = open(fd, "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=fd == 2)
 
 

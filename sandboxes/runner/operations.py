@@ -175,8 +175,8 @@ class Operations:
 
     def _make_task(self, work: Work, stdin: bytes, **rest: Any) -> Task:
         holder: list[Task] = []
-        unit = self._runner.take_unit(lambda status: holder[0].warden_exited(status))
-        holder.append(Task(self._runner.loop, unit, work, stdin, **rest))
+        unit = self._runner.take_unit(lambda status: holder[0].exited(status))
+        holder.append(Task(self._runner.loop, unit, work, stdin, strays=self._runner.strays, **rest))
         return holder[0]
 
     def _room_for_a_task(self) -> None:
@@ -189,8 +189,7 @@ class Operations:
             raise Refused("invalid", "argv must be a list of strings without NUL, not empty")
         session = self._session(head.get("session"))
         cwd = head.get("cwd") or session.cwd
-        env = {**self._config["env"], **session.env, **head.get("env", {})}
-        env.setdefault("TMPDIR", session.tmp)
+        env = {**self._config["env"], "TMPDIR": session.tmp, **session.env, **head.get("env", {})}
         work = self._work("command", env, self._files.real_directory(cwd))
         work["argv"] = argv
         return work

@@ -22,13 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 from . import tree
-from .jobs import Unit, load_code
+from .jobs import REHEARSAL, Unit, encoded, load_code
 from .loop import READ, WRITE, Loop
 from .operations import Operations, Refused, refusal
 from .wire import Decoder, Head, WireError, pack
 
 MAX_UNSENT_BYTES = 128 << 20  # answers waiting for one client
-SPARE_AFTER_S = 0.0005  # the answer leaves first, then the next unit is forked
 
 
 class Connection:
@@ -108,8 +107,9 @@ class Runner:
         self.epoch: int = config["epoch"]
         self.started = time.monotonic()
         self._spare: Unit | None = None
-        self._wardens: dict[int, Callable[[int], None]] = {}
+        self._units: dict[int, Callable[[int], None]] = {}
         self._last_request = self.started
+        self._hunting = False
         self.operations = Operations(self)
         self._listener = socket.socket(fileno=config["listen_fd"])
         self._listener.setblocking(False)
@@ -125,8 +125,10 @@ class Runner:
         self.loop.run()
         self._listener.close()
         for _ in range(200):
-            if not tree.kill_descendants(os.getpid()):
+            below = tree.descendants(os.getpid())
+            if not below:
                 break
+            tree.signal_all(below, signal.SIGKILL)
             time.sleep(0.005)
 
     def handle(self, connection: Connection, head: Head, body: bytes) -> None:
@@ -143,11 +145,14 @@ class Runner:
             connection.send(pack({"id": request, **refusal(error)}))
 
     def take_unit(self, on_exit: Callable[[int], None]) -> Unit:
-        """Return a unit that has done nothing yet; `on_exit(status)` is called when its warden has ended."""
+        """Return a unit that has done nothing yet; `on_exit(status)` is called when its process was reaped."""
         unit, self._spare = self._spare or Unit(), None
-        self._wardens[unit.pid] = on_exit
-        self.loop.later(SPARE_AFTER_S, self._fork_spare)
+        self._units[unit.pid] = on_exit
         return unit
+
+    def strays(self) -> list[int]:
+        """Return the pids of processes whose unit has ended: our descendants that are below no unit."""
+        return tree.descendants(os.getpid(), but=self._units)
 
     def _fork_spare(self) -> None:
         if self._spare is None and not self.operations.busy:
@@ -156,11 +161,18 @@ class Runner:
                 self._spare = Unit()
             except OSError:
                 return  # out of processes or memory just now: a unit is forked when it is needed
-            self._wardens[self._spare.pid] = lambda _: None
+            self._units[self._spare.pid] = lambda _: None
+            self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Touch, right after the fork, what a request will touch (see `jobs.REHEARSAL`)."""
+        for head, body in Decoder().feed(pack(REHEARSAL, b"{}")):
+            pack({"id": None, **head}, encoded(head) + body)
+        self.strays()
 
     def spare_soon(self) -> None:
         """Fork the next spare unit once the answer at hand has left."""
-        self.loop.later(SPARE_AFTER_S, self._fork_spare)
+        self.loop.later(0.0, self._fork_spare)
 
     def _accept(self, _: int) -> None:
         with contextlib.suppress(OSError):
@@ -177,19 +189,25 @@ class Runner:
             self.loop.later(min(left, max(0.05, idle_deadline_s / 20)), self._check_idle)
 
     def _on_child(self, pid: int, status: int) -> None:
-        on_exit = self._wardens.pop(pid, None)
+        on_exit = self._units.pop(pid, None)
         if self._spare is not None and self._spare.pid == pid:
-            self._spare.close()
+            self._spare.close()  # murdered by one of the agent's processes
             self._spare = None
         elif on_exit is not None:
             on_exit(status)
-        if on_exit is None or status != 0:
-            self._kill_orphans()
+        else:
+            self._kill_strays()  # somebody gives children away to us while its unit lives
 
-    def _kill_orphans(self) -> None:
-        """End what runs under no warden: somebody has killed one, to get its children out of reach."""
-        if tree.kill_descendants(os.getpid(), spare=frozenset(self._wardens)):
-            self.loop.later(0.005, self._kill_orphans)
+    def _kill_strays(self) -> None:
+        strays = self.strays()
+        tree.signal_all(strays, signal.SIGKILL)
+        if strays and not self._hunting:
+            self._hunting = True
+            self.loop.later(0.005, self._hunt_on)
+
+    def _hunt_on(self) -> None:
+        self._hunting = False
+        self._kill_strays()
 
 
 def boot(fd: int) -> dict[str, Any] | None:

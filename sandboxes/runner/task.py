@@ -19,7 +19,7 @@ from .loop import READ, WRITE, Loop, Timer
 
 DRAIN_S = 0.05  # reading on after the exit while leftovers hold the pipes
 KILL_AGAIN_S = 0.002  # between two passes over a tree that is being killed
-FREEZE_AFTER_PASSES = 3  # a tree that forks faster than we kill is stopped first
+STOP_AFTER_PASSES = 3  # a tree that forks faster than we kill is stopped first
 CHUNK_BYTES = 1 << 16
 
 
@@ -45,7 +45,11 @@ class Capture:
 
 
 class Task:
-    """A unit at work. `done(task)` is called once, when nothing of its process tree is left."""
+    """A unit at work. `done(task)` is called once, when nothing of its process tree is left.
+
+    Args:
+        strays: returns the pids of processes whose unit has ended.
+    """
 
     def __init__(
         self,
@@ -56,13 +60,14 @@ class Task:
         *,
         timeout_s: float | None,
         captures: tuple[Capture, Capture],
+        strays: Callable[[], list[int]],
         done: Callable[[Task], None],
         on_output: Callable[[], None] | None = None,
     ) -> None:
         self._loop, self._unit, self._stdin = loop, unit, memoryview(stdin)
         self.out, self.err = captures
+        self._strays, self._on_output = strays, on_output
         self._done: Callable[[Task], None] | None = done
-        self._on_output = on_output
         self.exit_code: int | None = None
         self.timed_out = self.cancelled = False
         self._passes = 0
@@ -72,19 +77,10 @@ class Task:
         self._streams = {unit.stdout: self.out, unit.stderr: self.err}
         for fd in self._streams:
             loop.watch(fd, READ, functools.partial(self._on_readable, fd))
-        loop.watch(unit.control.fileno(), READ, self._on_report)
-        try:
-            unit.give(work)
-        except OSError:
-            self._loop.later(0, self._kill)  # main was murdered before it began
+        unit.give(work)
         self._feed()
         if timeout_s is not None:
             self._timers.append(loop.later(timeout_s, self._expire))
-
-    @property
-    def pid(self) -> int:
-        """The warden's pid."""
-        return self._unit.pid
 
     @property
     def truncated(self) -> bool:
@@ -98,28 +94,27 @@ class Task:
 
     def signal(self, number: int) -> None:
         """Send a signal to every process of the tree."""
-        tree.signal_all(tree.descendants(self._unit.pid), number)
-
-    def warden_exited(self, status: int) -> None:
-        """The loop reaped our warden: its tree is gone, or the warden was murdered and its children are orphans."""
-        if self._done is None:
-            return
-        self._on_report(READ)
-        if self._done is None:
-            return
         if self.exit_code is None:
-            self.exit_code = exit_code(status) or 128 + signal.SIGKILL
-        self._finish()
+            tree.signal_all([self._unit.pid, *tree.descendants(self._unit.pid)], number)
+
+    def exited(self, status: int) -> None:
+        """The unit's process was reaped."""
+        self.duration_s = time.monotonic() - self._started
+        self.exit_code = exit_code(status)
+        ended = [self._read(fd, rounds=64) for fd in list(self._streams)]
+        if not self._strays():
+            self._finish()
+        elif all(ended) or self._passes:
+            self._kill()
+        else:
+            self._timers.append(self._loop.later(DRAIN_S, self._kill))
 
     def _feed(self, _: int = 0) -> None:
-        unit = self._unit
-        if unit.stdin < 0:
-            return
         try:
             while self._stdin:
-                self._stdin = self._stdin[os.write(unit.stdin, self._stdin[: 1 << 20]) :]
+                self._stdin = self._stdin[os.write(self._unit.stdin, self._stdin[: 1 << 20]) :]
         except BlockingIOError:
-            self._loop.watch(unit.stdin, WRITE, self._feed)
+            self._loop.watch(self._unit.stdin, WRITE, self._feed)
             return
         except OSError:
             pass  # the process does not read all of its stdin: its right
@@ -144,8 +139,6 @@ class Task:
                 chunk = os.read(fd, CHUNK_BYTES)
             except BlockingIOError:
                 return False
-            except OSError:
-                chunk = b""
             if not chunk:
                 del self._streams[fd]
                 self._loop.unwatch(fd)
@@ -155,36 +148,26 @@ class Task:
                 self._on_output()
         return False
 
-    def _on_report(self, _: int) -> None:
-        control = self._unit.control
-        if control.fileno() < 0 or self.exit_code is not None:
-            return
-        report = self._unit.report()
-        self._loop.unwatch(control.fileno())
-        if report is None:
-            return  # warden_exited follows
-        self.duration_s = time.monotonic() - self._started
-        self.exit_code, alone = report
-        ended = [self._read(fd, rounds=64) for fd in list(self._streams)]
-        if alone:
-            self._finish()
-        elif all(ended):
-            self._kill()
-        else:
-            self._timers.append(self._loop.later(DRAIN_S, self._kill))
-
     def _expire(self) -> None:
         if self.exit_code is None:
             self.timed_out = True
             self._kill()
 
     def _kill(self) -> None:
-        """Kill the tree, again and again until the warden has nothing left to wait for."""
+        """Kill the tree, again and again until nothing of it is left."""
         if self._done is None:
             return
         self._passes += 1
-        tree.kill_descendants(self._unit.pid, freeze=self._passes > FREEZE_AFTER_PASSES)
-        self._timers.append(self._loop.later(KILL_AGAIN_S * min(self._passes, 25), self._kill))
+        with tree.stopped(self._passes > STOP_AFTER_PASSES):
+            if self.exit_code is None:
+                doomed = [*tree.descendants(self._unit.pid), self._unit.pid]
+            else:
+                doomed = self._strays()
+            tree.signal_all(doomed, signal.SIGKILL)
+        if doomed:
+            self._timers.append(self._loop.later(KILL_AGAIN_S * min(self._passes, 25), self._kill))
+        else:
+            self._finish()
 
     def _finish(self) -> None:
         done, self._done = self._done, None
@@ -196,9 +179,7 @@ class Task:
             self._loop.unwatch(fd)
         self._streams.clear()
         self._close_stdin()
-        self._loop.unwatch(self._unit.control.fileno())
         self._unit.close()
-        self.duration_s = self.duration_s or time.monotonic() - self._started
         if done is not None:
             done(self)
 

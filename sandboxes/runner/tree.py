@@ -1,13 +1,15 @@
 """Which processes descend from which, and how a whole tree of them is ended.
 
-A job's warden is a child subreaper: whatever its processes do (double fork, setsid), they stay its descendants.
+Units (see `jobs.py`) are child subreapers: whatever their processes do (double fork, setsid), they stay descendants.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Collection, Iterator
 
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,19 +39,58 @@ def processes() -> dict[int, tuple[int, str, int]]:
     return found
 
 
+def _below(root: int) -> dict[int, tuple[int, str, int]]:
+    """Return what `processes` would, of the descendants of `root` only: the whole machine's list would be long."""
+    found: dict[int, tuple[int, str, int]] = {}
+    queue = [root]
+    while queue:
+        parent = queue.pop()
+        children = _children(parent)
+        if children is None:
+            return processes()
+        for pid in children:
+            entry = read_stat(pid)
+            if entry is not None and pid not in found:
+                found[pid] = entry
+                queue.append(pid)
+    return found
+
+
+def _children(pid: int) -> list[int] | None:
+    """Return the children of all threads of a process, None if this kernel does not tell."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        return None if not os.path.exists("/proc/thread-self/children") else found
+    return found
+
+
 def read_stat(pid: int) -> tuple[int, str, int] | None:
     """Return (parent's pid, state letter, start time in ticks) of a process, None if there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b") ")[2].split()
+        fd = os.open(
+            f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC
+        )  # plain calls: this is on the way of a turn
+        try:
+            fields = os.read(fd, 4096).rpartition(b") ")[2].split()
+        finally:
+            os.close(fd)
     except OSError:
         return None
     return int(fields[1]), fields[0].decode(), int(fields[19])
 
 
-def descendants(root: int) -> list[int]:
-    """Return the living processes below `root`, parents first; zombies are left out."""
-    table = processes()
+def descendants(root: int, *, but: Collection[int] = ()) -> list[int]:
+    """Return the living processes below `root`, parents first.
+
+    Args:
+        root: pid; it is not in the answer.
+        but: pids that are left out with all that is below them.
+    """
+    table = processes() if os.getpid() == 1 else _below(root)
     children: dict[int, list[int]] = {}
     for pid, (parent, _, _) in table.items():
         children.setdefault(parent, []).append(pid)
@@ -57,6 +98,8 @@ def descendants(root: int) -> list[int]:
     queue = list(children.get(root, ()))
     while queue:
         pid = queue.pop()
+        if pid in but:
+            continue
         queue.extend(children.get(pid, ()))
         if table[pid][1] not in "ZX":
             found.append(pid)
@@ -72,29 +115,20 @@ def signal_all(pids: list[int], number: int) -> None:
             continue
 
 
-def kill_descendants(root: int, *, spare: frozenset[int] = frozenset(), freeze: bool = False) -> int:
-    """Send SIGKILL to everything below `root` and return how many processes that were.
+@contextlib.contextmanager
+def stopped(really: bool) -> Iterator[None]:
+    """Stop every process of this PID namespace for a while, so that none can fork away from being killed.
 
-    Args:
-        root: pid whose descendants must go; itself it stays.
-        spare: pids that stay, with what is below them.
-        freeze: stop every process of this PID namespace while looking, so that nothing can fork away. Only for the
-            first process of a namespace that is ours: anywhere else it would stop the machine.
+    Only the first process of a namespace may do that; for any other (`really` or not) this does nothing.
     """
-    freeze = freeze and os.getpid() == 1
-    if freeze:
-        signal_everyone(signal.SIGSTOP)
+    if not really or os.getpid() != 1:
+        yield
+        return
+    signal_everyone(signal.SIGSTOP)
     try:
-        doomed = set(descendants(root))
-        for pid in spare:
-            if pid in doomed:
-                doomed.discard(pid)
-            doomed.difference_update(descendants(pid))
-        signal_all(sorted(doomed), signal.SIGKILL)
+        yield
     finally:
-        if freeze:
-            signal_everyone(signal.SIGCONT)
-    return len(doomed)
+        signal_everyone(signal.SIGCONT)
 
 
 def signal_everyone(number: int) -> None:

@@ -13,6 +13,7 @@ from sandboxes.spec import Lack, Probe, SandboxSpec
 from sandboxes.tiers import bwrap, stage
 from sandboxes.tiers.archive import runner_archive
 from sandboxes.tiers.cgroup import Cgroups, find_hierarchies
+from sandboxes.tiers.image import readable_image
 from sandboxes.tiers.inside import environment, rlimits
 from sandboxes.tiers.interpreter import Interpreter, candidates, is_narrow
 from sandboxes.tiers.launch import Launch
@@ -191,8 +192,11 @@ class ProcessTier(LocalTier):
             "/etc/hosts": launch.data(b"127.0.0.1 localhost sandbox\n::1 localhost\n"),
         }
         executable = self._interpreter.executable
+        image = spec.image.root.absolute()
+        if record.uid is not None:
+            image = readable_image(image, directory / "image")
         argv = self._argv(
-            {**bwrap.interpreter_rooms(self._interpreter), "/image": str(spec.image.root.absolute())},
+            {**bwrap.interpreter_rooms(self._interpreter), "/image": str(image)},
             writable=writable,
             data=data,
             env={"PATH": PATH_INSIDE, "HOME": "/workspace", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},

@@ -55,7 +55,7 @@ class UnsafeTier(LocalTier):
         roots = {"/workspace": workspace, "/tmp": tmp}
         if spec.data_dir is not None:
             roots["/data"] = str(spec.data_dir.absolute())
-        env = {**environment(workspace), "TMPDIR": tmp, "WORKSPACE": workspace, **spec.env}
+        env = {**environment(workspace), "WORKSPACE": workspace, **spec.env}
         return {
             "detach": True,
             "roots": roots,
