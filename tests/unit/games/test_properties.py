@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from games.catan import MAX_STATE_BYTES, Catan
 from games.catan.cards import CARDS, EMPTY, RESOURCES, Card, add, hand_of
+from games.catan.roads import road_length
 from games.catan.table import Table
 from games.catan.topology import EDGES, NODE_EDGES, NODE_NEIGHBOURS
 from games.catan.view import player_state
@@ -118,3 +119,39 @@ def test_a_state_stays_small_whole_and_free_of_floats(any_action: Any, seed: int
 
 def no_float(text: str) -> float:
     raise AssertionError(f"{text}: records hold no floats")
+
+
+def longest_trail_by_cutting(roads: frozenset[int], blocked: frozenset[int]) -> int:
+    """Reference: cut a blocked node into one end for every road there, then try every trail."""
+    links: dict[Any, list[tuple[int, Any]]] = {}
+    for edge in roads:
+        a, b = ((node, edge) if node in blocked else node for node in EDGES[edge])
+        links.setdefault(a, []).append((edge, b))
+        links.setdefault(b, []).append((edge, a))
+    best, trails = 0, [(node, frozenset[int]()) for node in links]
+    while trails:
+        node, used = trails.pop()
+        best = max(best, len(used))
+        trails += [(other, used | {edge}) for edge, other in links[node] if edge not in used]
+    return best
+
+
+def grown(start: int, choices: list[int]) -> frozenset[int]:
+    """A connected network of roads: each choice adds one edge that touches it."""
+    roads = {start}
+    for choice in choices:
+        near = sorted({e for edge in roads for node in EDGES[edge] for e in NODE_EDGES[node]} - roads)
+        roads.add(near[choice % len(near)])
+    return frozenset(roads)
+
+
+@given(
+    start=st.integers(min_value=0, max_value=71),
+    choices=st.lists(st.integers(min_value=0, max_value=30), max_size=14),
+    blocked=st.frozensets(st.integers(min_value=0, max_value=53), max_size=12),
+)
+def test_the_longest_road_is_the_longest_trail_however_it_is_cut(
+    start: int, choices: list[int], blocked: frozenset[int]
+) -> None:
+    roads = grown(start, choices)
+    assert road_length(roads, blocked) == longest_trail_by_cutting(roads, blocked)
