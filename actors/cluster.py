@@ -56,7 +56,7 @@ class Cluster:
         here = ray.get_runtime_context().get_node_id()
         alive = [
             Node(node_id=node["NodeID"], host_ip=node["NodeManagerAddress"])
-            for node in ray.nodes()
+            for node in ray.nodes()  # type: ignore[no-untyped-call]
             if node["Alive"]
         ]
         return sorted(alive, key=lambda node: (node.node_id != here, node.host_ip))
