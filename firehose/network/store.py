@@ -65,7 +65,7 @@ class Store:
                 # A power cut may lose the last commits, whole: never half of one. A killed process loses
                 # nothing.
                 self._db.execute("PRAGMA synchronous = NORMAL")
-                # A checkpoint takes some write 5 to 20 ms: at every 16 MB, not every 4, it stays out of the p99.
+                # A checkpoint takes some write 5 to 20 ms: at every 16 MB, not 4, it stays out of the p99.
                 self._db.execute("PRAGMA wal_autocheckpoint = 4000")
                 self._migrate()
         except BaseException:
