@@ -88,7 +88,7 @@ class GameSettings(Section):
         120.0, gt=0, description="seconds the environment waits for its players to join"
     )
     catan_turn_cap: int = Field(
-        1000, gt=0, description="decisions after which a Catan game ends without a winner"
+        1000, gt=0, description="decisions after which a Catan game ends, won by a sole leader"
     )
 
 
