@@ -32,12 +32,12 @@ TAP = """
 import asyncio, sys
 from pathlib import Path
 from firehose.identity import DidDirectory
-from firehose.tap import Tap
+from firehose.tap import Tap, TapSpec
 
 async def main(upstream, state, port):
     async with DidDirectory(upstream) as directory:
-        settings = {"port": int(port), "cursor": 0, "max_window_bytes": 300_000}  # it is compacted on the way
-        async with Tap(upstream, directory, Path(state), **settings) as tap:
+        spec = TapSpec(max_window_bytes=300_000)  # it is compacted on the way
+        async with Tap(upstream, directory, Path(state), port=int(port), cursor=0, spec=spec) as tap:
             await tap.run()
 
 asyncio.run(main(*sys.argv[1:]))

@@ -28,7 +28,7 @@ from firehose.repo import Repo, Write
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.syntax import Did, Nsid, RecordKey
-from firehose.tap import Tap
+from firehose.tap import Tap, TapSpec
 from firehose.tid import TidClock
 from firehose.trace import TraceWriter, read_trace
 from firehose.window import FrameWindow
@@ -104,7 +104,9 @@ def send(relay: FrameServer, *frames: bytes) -> None:
 
 @asynccontextmanager
 async def running(upstream: str, directory: Any, state: Path, **settings: Any) -> AsyncIterator[Tap]:
-    settings = {"cursor": 0, "clock": lambda: NOW_MS, "backoff": Backoff(base=0.01, cap=0.05), **settings}
+    cursor, record = settings.pop("cursor", 0), settings.pop("record", None)
+    spec = TapSpec(backoff=Backoff(base=0.01, cap=0.05), **settings)
+    settings = {"cursor": cursor, "record": record, "clock": lambda: NOW_MS, "spec": spec}
     async with Tap(upstream, directory, state, **settings) as tap, AsyncExitStack() as stack:
         task = asyncio.ensure_future(tap.run())
         stack.callback(task.cancel)
@@ -164,7 +166,7 @@ async def test_filters_and_a_tap_behind_a_tap(
     async with (
         running(relay.url, directory, tmp_path / "1") as first,
         running(first.url, directory, tmp_path / "2") as second,
-        running(second.url, directory, tmp_path / "3", dids=[alice.did]) as third,
+        running(second.url, directory, tmp_path / "3", dids=(alice.did,)) as third,
     ):
         assert await read(second, 5) == frames
         assert await read(second, 2, dids=[bob.did]) == [frames[1], frames[2]]
