@@ -284,8 +284,10 @@ class ProcessTier(LocalTier):
 
     # ending
 
+    def _hold_still(self, name: str, record: Record | None) -> None:
+        self._cgroups.thaw(name)  # the frozen cannot die
+
     def _processes(self, name: str, record: Record | None) -> list[int]:
-        self._cgroups.thaw(name)
         found = [record.pid] if record is not None and record.pid is not None and record.is_alive() else []
         found += [pid for pid in self._cgroups.processes(name) if pid not in found and is_running(pid)]
         if record is not None and record.uid is not None:

@@ -69,12 +69,14 @@ class UnsafeTier(LocalTier):
             "rlimits": rlimits(spec.limits, memory_by_cgroup=False, pids=False),
         }
 
+    def _hold_still(self, name: str, record: Record | None) -> None:
+        if record is not None and record.pid is not None and record.is_alive():
+            signal_all(descendants(record.pid), signal.SIGSTOP)  # or they fork away while we look
+
     def _processes(self, name: str, record: Record | None) -> list[int]:
         found = []
         if record is not None and record.pid is not None and record.is_alive():
-            below = descendants(record.pid)
-            signal_all(below, signal.SIGSTOP)  # or they fork away while we look
-            found = [*descendants(record.pid), record.pid]
+            found = [record.pid, *descendants(record.pid)]
         found += [pid for pid in find_tagged(self._records.tag(name)) if pid not in found]
         found += [pid for pid in _marked(self._records.tag(name)) if pid not in found]
         return [pid for pid in found if is_running(pid)]
