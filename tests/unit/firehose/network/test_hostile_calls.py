@@ -22,9 +22,26 @@ JSON = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(
-    ["repo", "collection", "rkey", "record", "writes", "validate", "swapRecord", "swapCommit", "handle", "password",
-     "identifier", "email", "did", "cid", "limit", "cursor", "reverse"]
-)  # fmt: skip
+    [
+        "repo",
+        "collection",
+        "rkey",
+        "record",
+        "writes",
+        "validate",
+        "swapRecord",
+        "swapCommit",
+        "handle",
+        "password",
+        "identifier",
+        "email",
+        "did",
+        "cid",
+        "limit",
+        "cursor",
+        "reverse",
+    ]
+)
 FIELDS = st.dictionaries(NAMES, JSON, max_size=6)
 SETTINGS = settings(
     max_examples=150,
