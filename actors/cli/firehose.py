@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from actors.cli.console import Answer, progress, run
+from actors.cli.console import Answer, frame_counter, run
 from actors.replay import judge_trace, load_documents
 from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
 from firehose.serve import FrameServer
@@ -22,7 +21,7 @@ Url = Annotated[str, typer.Argument(help="PDS, relay or tap: ws(s):// or http(s)
 Cursor = Annotated[
     int | None, typer.Option(min=0, help="Start after this seq; 0: all it keeps; default: now.")
 ]
-GIVE_UP_S = 30.0  # without a stream; a tool that waits for ever looks broken
+GIVE_UP_S = 10.0  # without a stream; a tool that waits for ever looks broken
 
 
 @app.command("verify")
@@ -84,8 +83,7 @@ def record(
 async def _record(
     url: str, trace: Path, done: dict[str, Any], seconds: float | None, count: int | None
 ) -> None:
-    bar = Progress(SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True)
-    with TraceWriter(trace) as writer, bar, contextlib.suppress(TimeoutError):
+    with TraceWriter(trace) as writer, frame_counter() as bar, contextlib.suppress(TimeoutError):
         task = bar.add_task("frames", total=None)
         async with (
             Subscriber(url, cursor=done["last_seq"], give_up_after_s=GIVE_UP_S) as subscriber,

@@ -74,6 +74,8 @@ def _run() -> int:
     except Exception as error:
         if context.current().debug:
             raise
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
         return _fail(_one_line(error), getattr(error, "exit_code", _exit_code(error)))
 
 
@@ -86,9 +88,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.strerror:
+    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"{error.strerror.lower()}:{where or ' (no file named)'}"
     # Ray wraps what an actor raised: the first line of its cause is the sentence.
