@@ -32,6 +32,7 @@ from firehose.tap import Tap, TapSpec
 from firehose.tid import TidClock
 from firehose.trace import TraceWriter, read_trace
 from firehose.window import FrameWindow
+from firehose.window_file import MARK, WindowFile
 
 NOW_MS = 1_790_000_000_000
 TIME = "2026-09-21T00:00:00.000Z"
@@ -241,6 +242,25 @@ async def test_the_window_is_bounded_on_disk_and_in_memory(
     async with running(relay.url, directory, tmp_path, **settings) as tap:  # and it still knows that
         assert isinstance(parse_frame((await read(tap, 1, cursor=5))[0]), InfoEvent)
         assert tap.stats()["seen"] == 0
+
+
+def test_compaction_drops_exactly_the_old_frames(tmp_path: Path) -> None:
+    frames = [
+        encode_identity(seq=seq, did="did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", time=TIME) for seq in range(1, 11)
+    ]
+    file = WindowFile(tmp_path, begins_late=False)
+    for frame in frames:
+        file.append(7_000, frame)
+    for _ in range(2):  # a second time changes nothing
+        file.compact(4)
+        assert [(kept.received_us, kept.frame) for kept in file.frames()] == [
+            (0, MARK),
+            *((7_000, frame) for frame in frames[4:]),
+        ]
+    assert file.size_bytes == file.path.stat().st_size
+    file.append(8_000, encode_info("x"))
+    file.close()
+    assert not (tmp_path / "window.new").exists()
 
 
 async def test_a_window_that_begins_late_says_so(
