@@ -136,7 +136,7 @@ class Tap:
         return self._opened_server().port
 
     async def run(self) -> None:
-        """Follow upstream until cancelled.
+        """Follow upstream until cancelled; once for each time the context is entered.
 
         Raises:
             SubscriptionError: upstream cannot be followed any further; its subclasses say why.
