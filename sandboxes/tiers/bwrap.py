@@ -32,7 +32,9 @@ class Bwrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms:
-    """What appears inside: source paths as bwrap sees them (staged ones when root), keyed by where they appear."""
+    """What appears inside: source paths as bwrap sees them (staged ones when root), keyed by where they
+    appear.
+    """
 
     read_only: dict[str, str]
     writable: dict[str, str]

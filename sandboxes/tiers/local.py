@@ -1,7 +1,7 @@
 """What the tiers of this machine share: directories, records, locks, life and total death.
 
-The state of a sandbox is what is on disk and in the process table; the object holds none of it. All work is synchronous
-and runs in a thread, so a slow disk never blocks the caller's event loop.
+The state of a sandbox is what is on disk and in the process table; the object holds none of it. All work is
+synchronous and runs in a thread, so a slow disk never blocks the caller's event loop.
 """
 
 import asyncio
@@ -197,6 +197,10 @@ class LocalTier(Tier):
         script = spec.image.root / spec.image.turn_script
         if not script.is_file():
             raise InvalidSpec("image", f"{script} is not there")
+        if Path(os.path.realpath(self._records.root)).is_relative_to(os.path.realpath(spec.image.root)):
+            raise InvalidSpec(
+                "image", f"{spec.image.root} holds the state directory, which sandboxes must not see"
+            )
         if spec.data_dir is None:
             return
         if not spec.data_dir.is_dir():

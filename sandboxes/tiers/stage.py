@@ -1,8 +1,10 @@
-"""Run by root as a program of its own, just before bwrap: shows the sandbox's uid what it may see, then becomes that uid.
+"""Run by root as a program of its own, just before bwrap: shows the sandbox's uid what it may see, then
+becomes that uid.
 
-The interpreter, the image, the workspace and bwrap itself may lie in directories that only root can enter (a venv under
-/root). So they are bound into a small private mount namespace under an open directory first. It ends with the sandbox, and
-the host's own mounts never change. The uid is dropped before bwrap starts: started by root, bwrap leaves /proc/sys writable.
+The interpreter, the image, the workspace and bwrap itself may lie in directories that only root can enter (a
+venv under /root). So they are bound into a small private mount namespace under an open directory first. It
+ends with the sandbox, and the host's own mounts never change. The uid is dropped before bwrap starts: started
+by root, bwrap leaves /proc/sys writable.
 """
 
 import ctypes

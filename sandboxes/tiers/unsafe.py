@@ -1,5 +1,6 @@
-"""The tier `unsafe`: the same runner without any isolation, only ever chosen by name. For machines where nothing else runs,
-and for code that is your own: its processes can do whatever you can."""
+"""The tier `unsafe`: the same runner without any isolation, only ever chosen by name. For machines where
+nothing else runs, and for code that is your own: its processes can do whatever you can.
+"""
 
 import os
 import signal
@@ -23,8 +24,9 @@ MARK = "SKYLEASE_SANDBOX"  # in the environment of every process
 
 
 class UnsafeTier(LocalTier):
-    """Sandboxes that are only directories and process trees. /workspace, /data and /tmp exist for file operations and `cwd`
-    alone; commands see them under WORKSPACE and TMPDIR."""
+    """Sandboxes that are only directories and process trees. /workspace, /data and /tmp exist for file
+    operations and `cwd` alone; commands see them under WORKSPACE and TMPDIR.
+    """
 
     name = "unsafe"
 

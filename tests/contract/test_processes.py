@@ -7,7 +7,10 @@ import pytest
 
 from sandboxes import ProcessEnded, ProcessWaitTimeout, RefusedByRunner, Sandbox
 
-SERVER = "import socket, time\ns = socket.create_server(('127.0.0.1', {port}))\nprint('listening', flush=True)\ntime.sleep(60)"
+SERVER = (
+    "import socket, time\ns = socket.create_server(('127.0.0.1', {port}))\n"
+    "print('listening', flush=True)\ntime.sleep(60)"
+)
 
 
 async def test_logs_of_both_streams_and_the_exit_code(sandbox: Sandbox) -> None:

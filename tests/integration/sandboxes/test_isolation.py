@@ -61,7 +61,8 @@ async def test_the_environment_is_the_allow_list(sandbox: Sandbox) -> None:
     assert names == basics | {"MODEL_NAME"}
     everything = await python(
         sandbox,
-        "import glob\nfor p in glob.glob('/proc/[0-9]*/environ'):\n  try: print(open(p).read())\n  except OSError: pass",
+        "import glob\nfor p in glob.glob('/proc/[0-9]*/environ'):\n  try: print(open(p).read())\n"
+        "  except OSError: pass",
     )
     assert "SECRET_OF_THE_HOST" not in everything
 
@@ -156,8 +157,9 @@ async def test_other_sandboxes_cannot_be_seen_or_touched(
 async def test_there_is_no_network(sandbox: Sandbox) -> None:
     code = (
         "import socket\n"
-        "for family, address in ((socket.AF_INET, ('192.0.2.1', 80)), (socket.AF_INET, ('169.254.169.254', 80)),\n"
-        "                        (socket.AF_INET6, ('2001:db8::1', 80))):\n"
+        "for family, address in ((socket.AF_INET, ('192.0.2.1', 80)),"
+        " (socket.AF_INET, ('169.254.169.254', 80)),"
+        " (socket.AF_INET6, ('2001:db8::1', 80))):\n"
         "    try: socket.socket(family).connect(address); print('open')\n"
         "    except OSError as error: print(error.errno)\n"
         "try: socket.getaddrinfo('example.org', 80); print('resolved')\n"
@@ -190,14 +192,20 @@ async def test_a_service_of_the_host_is_not_reachable(sandbox: Sandbox) -> None:
     ],
 )
 async def test_dangerous_calls_fail(sandbox: Sandbox, call: str) -> None:
-    code = f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint(libc.{call.replace(' or ', ' or libc.')})"
+    code = (
+        f"import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.{call.replace(' or ', ' or libc.')})"
+    )
     assert (await python(sandbox, code)).strip() == "-1"
     assert (await sandbox.exec("echo alive")).text == "alive\n"
 
 
 async def test_new_namespaces_by_clone_are_refused(sandbox: Sandbox) -> None:
     assert (await sandbox.exec("unshare -Ur id -u")).exit_code != 0
-    code = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nprint(libc.syscall(56, 0x10000011, 0, 0, 0, 0))"
+    code = (
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.syscall(56, 0x10000011, 0, 0, 0, 0))"
+    )
     if os.uname().machine == "x86_64":
         assert (await python(sandbox, code)).strip() == "-1"
 
@@ -230,7 +238,8 @@ async def test_a_turn_cannot_poison_the_spare_for_the_next(sandbox: Sandbox) -> 
 async def test_a_process_that_disowns_its_children_is_found_out(sandbox: Sandbox) -> None:
     code = (
         "import ctypes, os, time\nctypes.CDLL(None).prctl(36, 0, 0, 0, 0)\n"  # no longer a subreaper
-        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: os.execvp('sleep', ['sleep', '98765702'])\n"
+        "if os.fork() == 0:\n    os.setsid()\n"
+        "    if os.fork() == 0: os.execvp('sleep', ['sleep', '98765702'])\n"
         "    os._exit(0)\n"
         "time.sleep(0.3)"
     )
@@ -253,7 +262,10 @@ async def test_a_memory_bomb_ends_alone(sandbox: Sandbox, neighbour: Sandbox) ->
 
 
 async def test_a_fork_bomb_stops_at_the_limit_and_dies_with_its_command(sandbox: Sandbox) -> None:
-    code = "import os, time\nn = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(60)\n        n += 1\n    except OSError: break\nprint(n)"
+    code = (
+        "import os, time\nn = 0\nwhile True:\n    try:\n        if os.fork() == 0: time.sleep(60)\n"
+        "        n += 1\n    except OSError: break\nprint(n)"
+    )
     result = await sandbox.exec(["python3", "-c", code], timeout=60)
     assert 10 < int(result.text) < 48 + OVERHEAD_PIDS
     assert (await sandbox.stats())["processes"] <= 2
@@ -262,7 +274,9 @@ async def test_a_fork_bomb_stops_at_the_limit_and_dies_with_its_command(sandbox:
 
 async def test_a_wild_fork_bomb_is_ended_by_the_timeout(sandbox: Sandbox) -> None:
     begun = time.monotonic()
-    code = "import os\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass"  # never the same pid
+    code = (  # never the same pid
+        "import os\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass"
+    )
     result = await sandbox.exec(["python3", "-c", code], timeout=20)
     assert (
         result.exit_code == 0
