@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from actors.cli.console import Answer, frame_counter, run
+from actors.errors import TraceDamaged
 from actors.replay import judge_trace, load_documents
 from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
 from firehose.serve import FrameServer
@@ -75,8 +77,15 @@ def record(
     """Record raw frames as they come, until Ctrl-C, --seconds or --count."""
     answer = Answer(as_json=as_json)
     done = {"trace": str(trace), "frames": 0, "last_seq": cursor}
-    with contextlib.suppress(KeyboardInterrupt):
-        run(_record(url, trace, done, seconds, count))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            run(_record(url, trace, done, seconds, count))
+    except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:
+            raise TraceDamaged(
+                f"no space left for {trace}: {done['frames']} frames are in it, free some space"
+            ) from None
+        raise
     answer.object(done, f"{done['frames']} frames in {trace}, last seq {done['last_seq']}")
 
 
