@@ -1,8 +1,9 @@
 """How long a warm turn takes through the public API, and what others take for the same work.
 
-The work: a Python script reads a small state as JSON on stdin and answers with one JSON object. Ours is a turn
-(and, beside it, a plain command) in a sandbox of the process tier that has been running for a while; the peers
-are a fresh `python3 -c` on the bare host, and `docker exec` of the same through docker-py where a daemon answers.
+The work: a Python script reads a small state as JSON on stdin and answers with one JSON object. Ours is a
+turn (and, beside it, a plain command) in a sandbox of the process tier that has been running for a while.
+The peers are a fresh `python3 -c` on the bare host, and the same by `docker exec` through docker-py where a
+daemon answers.
 
     python -m benchmarks.turn [N]
 """

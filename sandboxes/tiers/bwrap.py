@@ -22,12 +22,13 @@ class Bwrap:
     libraries: Path | None
 
     def staged(self, stage: Path) -> tuple[dict[str, str], str]:
-        """Return name -> path to bind under the stage, and the binary's path there."""
+        """Return relative path -> file to copy under the stage, and the binary's path there."""
         if self.libraries is None:  # the system's own, reachable by everybody
             return {}, str(self.executable)
-        package = self.executable.parent.parent
-        binds = {package.name: str(package), self.libraries.name: str(self.libraries)}
-        return binds, str(stage / package.name / self.executable.relative_to(package))
+        site = self.executable.parent.parent.parent
+        files = [self.executable, *(path for path in self.libraries.rglob("*") if path.is_file())]
+        copies = {str(path.relative_to(site)): str(path) for path in files}  # it looks for them beside itself
+        return copies, str(stage / self.executable.relative_to(site))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

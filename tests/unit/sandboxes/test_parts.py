@@ -98,6 +98,7 @@ def test_the_archive_is_one_file_of_the_standard_library_alone() -> None:
         imports = {
             line.split()[1].split(".")[0]
             for name in archive.namelist()
+            if name.endswith(".py")
             for line in archive.read(name).decode().splitlines()
             if line.startswith(("import ", "from ")) and not line.startswith("from .")
         }
