@@ -76,19 +76,7 @@ def arguments(
         "--hostname",
         "sandbox",
     ]
-    words += ["--ro-bind", "/usr", "/usr"]
-    for name in _TOP:
-        path = Path("/") / name
-        if path.is_symlink():
-            words += ["--symlink", os.readlink(path), f"/{name}"]
-        elif path.is_dir():
-            words += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in _ETC:
-        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    words += ["--proc", "/proc", "--dev", "/dev"]
-    for path_inside in ("/tmp", "/dev/shm"):
-        words += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", path_inside]
-    words += ["--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--dir", "/run"]
+    words += _system(tmp_bytes)
     for inside, source in rooms.read_only.items():
         words += ["--ro-bind", source, inside]
     for inside, source in rooms.writable.items():
@@ -102,6 +90,24 @@ def arguments(
         words += ["--seccomp", str(seccomp_fd)]
     if info_fd is not None:
         words += ["--info-fd", str(info_fd)]
+    return words
+
+
+def _system(tmp_bytes: int) -> list[str]:
+    """Return the arguments for what every sandbox has: the system read-only, and scratch space of this size."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in _TOP:
+        path = Path("/") / name
+        if path.is_symlink():
+            words += ["--symlink", os.readlink(path), f"/{name}"]
+        elif path.is_dir():
+            words += ["--ro-bind", f"/{name}", f"/{name}"]
+    for name in _ETC:
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for path_inside in ("/tmp", "/dev/shm"):
+        words += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", path_inside]
+    words += ["--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--dir", "/run"]
     return words
 
 
