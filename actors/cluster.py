@@ -125,9 +125,7 @@ async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterato
     """
     address = find_address(settings)
     before = dict(os.environ)
-    os.environ.update(
-        {name: value for name, value in _variables(address, actors).items() if name not in before}
-    )
+    os.environ.update(_variables(address, actors) | before)
     import ray
 
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
