@@ -22,7 +22,7 @@ from actors.loop import LoopActor
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
 from firehose import Subscriber, XrpcClient
-from games import IllegalAction, Outcome, Rules, TurnRequest
+from games import GameEvent, IllegalAction, Outcome, Rules, TurnRequest
 from games.catan import Catan
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class GameMaster:
         self._game: Rules | None = None
         self._joined: set[str] = set()
         self._previous: Decided | None = None
-        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._recent: deque[GameEvent] = deque(maxlen=RECENT)
         self._skipped = 0
         self.over = asyncio.Event()
 
@@ -240,7 +240,7 @@ class GameMaster:
         self._previous = Decided(
             turn=number, player_did=player_did, action=action, skip=None if action is not None else skip
         )
-        self._recent.extend(str(event) for event in happened)
+        self._recent.extend(happened)
 
     async def _finish(self, xrpc: XrpcClient, game: Rules) -> None:
         config, outcome = self._config, game.outcome()
