@@ -19,11 +19,11 @@ from firehose.clock import now_ms
 from firehose.errors import DirectoryUnavailable, FirehoseError, WindowUnavailable
 from firehose.frames import CommitEvent, Frame, FrameType, IdentityEvent, parse_frame, peek
 from firehose.identity import DidResolver, Document
-from firehose.key_book import ResolveDid
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.trace import TraceWriter
 from firehose.verify import Judgement, Verdict, Verifier
+from firehose.verify.key_book import ResolveDid
 from firehose.window import MAX_LAG_FRAMES, MAX_WINDOW_BYTES, Entry, FrameWindow
 from firehose.window_file import WindowFile
 

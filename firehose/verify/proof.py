@@ -21,10 +21,10 @@ from firehose.errors import (
     SyntaxInvalid,
 )
 from firehose.frames import Action, CommitEvent, RepoOp, SyncEvent
-from firehose.inversion import check_inversion
 from firehose.mst import Mst
 from firehose.repo import MAX_RECORD_BYTES
 from firehose.syntax import Did, Nsid, RecordKey, Tid, parse_path
+from firehose.verify.inversion import check_inversion
 
 REVISION_TOLERANCE_MS: Final = 300_000  # how far ahead of our clock a rev may be; specs/sync: "a few minutes"
 
@@ -41,6 +41,7 @@ class VerifiedRecord:
     record: dict[str, Any] | None
     seq: int
     rev: Tid
+    live: bool = True  # False: found in the whole repository after events were missed (`firehose.resync`)
 
     @property
     def uri(self) -> str:
@@ -97,17 +98,35 @@ def check_ops(event: CommitEvent) -> list[tuple[Nsid, RecordKey]]:
     return places
 
 
-def check_tree(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -> None:
+def check_tree(
+    event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes], *, is_lenient: bool = False
+) -> bool:
     """Check that the tree that the commit signs says of every op's path what the op says.
 
     Where the event says what was before, undoing the ops must give just that. Older servers do not say it.
 
-    Raises: FrameInvalid: it says something else, a node is missing, or one breaks a rule.
+    Args:
+        event: the #commit.
+        commit: what it carries.
+        blocks: its blocks, hashed.
+        is_lenient: let an undoing pass that gives something else or lacks a node.
+
+    Returns: False if the event says what was before, and it is not proven. Raises: FrameInvalid: the tree
+    says something else, a node is missing, or one breaks a rule.
     """
     tree = Mst.load_raw(commit.data.bytes, blocks.get)
     if event.prev_data is not None:
-        check_inversion(tree, event.ops, event.prev_data)
-        return
+        try:
+            check_inversion(tree, event.ops, event.prev_data)
+            return True
+        except FrameInvalid as error:
+            if not is_lenient or error.reason not in ("inversion", "mst-missing", "op-prev"):
+                raise
+    _check_paths(tree, event)
+    return event.prev_data is None
+
+
+def _check_paths(tree: Mst, event: CommitEvent) -> None:
     try:
         for op in event.ops:
             if tree.get_raw(op.path.encode()) != (None if op.cid is None else op.cid.bytes):
