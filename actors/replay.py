@@ -73,7 +73,7 @@ async def judge_trace(
         while judgement.needs:
             for need in judgement.needs:
                 if need.refresh:
-                    directory.purge(need.did)
+                    directory.refresh(need.did)
                 verifier.learn(need.did, await directory.resolve(need.did))
             judgement = verifier.receive(recorded.frame, at)
         yield Judged(recorded=recorded, judgement=judgement)

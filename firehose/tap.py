@@ -18,12 +18,14 @@ from typing import Any, Final, Self
 from firehose.clock import now_ms
 from firehose.errors import DirectoryUnavailable, FirehoseError, WindowUnavailable
 from firehose.frames import CommitEvent, Frame, FrameType, IdentityEvent, parse_frame, peek
+from firehose.healer import HOLD_S as RESYNC_HOLD_S
+from firehose.healer import Healer, OnRecords
 from firehose.identity import DidResolver, Document
+from firehose.resync_shell import RepoFetcher
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.trace import TraceWriter
-from firehose.verify import Judgement, Verdict, Verifier
-from firehose.verify.key_book import ResolveDid
+from firehose.verify import Judgement, Policy, ResolveDid, Verdict, Verifier
 from firehose.window import MAX_LAG_FRAMES, MAX_WINDOW_BYTES, Entry, FrameWindow
 from firehose.window_file import WindowFile
 
@@ -58,6 +60,10 @@ class Tap:
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
         hold_s: float = HOLD_S,
+        policy: Policy = Policy.STRICT,
+        resync: bool = True,
+        resync_hold_s: float = RESYNC_HOLD_S,
+        on_records: OnRecords | None = None,
     ) -> None:
         """Prepare; nothing is opened before the context is entered.
 
@@ -79,7 +85,13 @@ class Tap:
             backoff: pauses between attempts upstream.
             rng: draws their jitter.
             hold_s: seconds to wait for a did:plc directory that does not answer.
+            policy: how much a commit must prove; if upstream is asked for some collections only, commits are
+                left out of the stream, and STRICT means FILTERED.
+            resync: read a repository whole when events of it were missed; without, they stay missed.
+            resync_hold_s: seconds that the stream waits for that, at most.
+            on_records: gets the records that were missed.
         """
+        collections = tuple(collections)
         self._directory = directory
         self._state_dir = state_dir
         self._cursor = cursor
@@ -91,7 +103,7 @@ class Tap:
             Subscriber,
             upstream_url,
             dids=tuple(dids),
-            collections=tuple(collections),
+            collections=collections,
             idle_timeout_s=idle_timeout_s,
             backoff=backoff,
             rng=rng,
@@ -99,7 +111,17 @@ class Tap:
         )
         self._new_server = partial(FrameServer, host, port, max_lag_frames=max_lag_frames, health=self.stats)
         self._upstream_url = upstream_url
-        self._verifier = Verifier()
+        if policy is Policy.STRICT and (collections or not resync):
+            policy = Policy.FILTERED
+        self._verifier = Verifier(policy=policy)
+        self._healer = Healer(
+            self._verifier,
+            RepoFetcher(upstream_url, directory),
+            clock=clock,
+            rng=rng or random.Random(),
+            hold_s=resync_hold_s,
+            on_records=on_records,
+        )
         self._seen: Counter[str] = Counter()
         self._closing = AsyncExitStack()
         self._file: WindowFile | None = None
@@ -124,6 +146,7 @@ class Tap:
             last_seq = window.last_seq
             self._subscriber = self._new_subscriber(cursor=self._cursor if last_seq is None else last_seq)
             stack.push_async_callback(self._subscriber.close)
+            await stack.enter_async_context(self._healer)
             self._server = await stack.enter_async_context(self._new_server(window))
             self._closing = stack.pop_all()
         return self
@@ -172,6 +195,7 @@ class Tap:
             "verdicts": verdicts,
             "restored": self._seen["restored"],
             "held": self._seen["held"],
+            "resync": self._healer.stats(),
             **({} if self._server is None else self._server.stats()),
             "upstream": {
                 "url": self._upstream_url,
@@ -192,15 +216,24 @@ class Tap:
         server = self._opened_server()
         if judgement.verdict is Verdict.INFO:
             server.notify(frame)
+        if judgement.verdict is Verdict.DESYNC:
+            log.info("gap", extra={"did": getattr(judgement.event, "did", None), "reason": judgement.reason})
+            for healed in await self._healer.heal(judgement, frame, received_ms, server.window.last_seq):
+                self._pass_on(healed, parse_frame(healed), received_ms, file)
+            return
         if judgement.verdict not in PASSED_ON:
             log.debug("not passed on", extra={"verdict": judgement.verdict, "reason": judgement.reason})
             return
-        entry = _entry(frame, judgement.event)
+        self._healer.follow(judgement.event)
         if isinstance(judgement.event, IdentityEvent):
             self._directory.purge(judgement.event.did)
+        self._pass_on(frame, judgement.event, received_ms, file)
+
+    def _pass_on(self, frame: bytes, event: Frame | None, received_ms: int, file: WindowFile) -> None:
+        entry = _entry(frame, event)
         # On disk first: a client must never have seen what we would not know of after a crash.
         file.append(received_ms * 1000, frame)
-        server.publish(entry.frame, entry.seq, entry.did, entry.collections)
+        self._opened_server().publish(entry.frame, entry.seq, entry.did, entry.collections)
 
     async def _judge(self, frame: bytes, received_ms: int) -> Judgement:
         judgement = self._verifier.receive(frame, received_ms)
@@ -215,7 +248,7 @@ class Tap:
     async def _resolve(self, need: ResolveDid) -> Document | None:
         """The document; None: there is none, or nobody could say for as long as the stream may wait."""
         if need.refresh:
-            self._directory.purge(need.did)
+            self._directory.refresh(need.did)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._hold_s
         while True:
@@ -268,6 +301,7 @@ class Tap:
                     continue
                 self._verifier.trust(record.frame)
                 event = parse_frame(record.frame)
+                self._healer.follow(event)
             except FirehoseError as error:
                 raise WindowUnavailable(str(file.path), f"a frame in it is damaged: {error}") from error
             yield _entry(record.frame, event)
