@@ -7,6 +7,7 @@ resources are refused when connecting.
 """
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.errors import ClusterUnavailable
-from actors.settings import RaySettings
+from actors.settings import Settings
 
 NAMESPACE: Final = "skylease"
 OBJECT_STORE_BYTES: Final = 100 * 2**20  # nothing of ours goes through it; Ray's default is 30 % of memory
@@ -62,28 +63,52 @@ class Cluster:
         return sorted(alive, key=lambda node: (node.node_id != here, node.host_ip))
 
 
-def find_address(settings: RaySettings) -> str | None:
+def find_address(settings: Settings) -> str | None:
     """The address of a running cluster, or None when there is none at hand.
 
+    Looks at the setting and RAY_ADDRESS, then for the cluster that `skylease up` started, then for one that
+    `ray start` made on this machine.
+
     Raises:
-        ClusterUnavailable: a cluster was named (setting or RAY_ADDRESS) but nothing answers there.
+        ClusterUnavailable: a cluster was named but nothing answers there.
     """
-    named = settings.address or os.environ.get("RAY_ADDRESS", "")
+    named = settings.ray.address or os.environ.get("RAY_ADDRESS", "")
     if named and named not in ("auto", "local"):
         if not _answers(named):
             raise ClusterUnavailable(f"no Ray cluster answers at {named}: start one with `ray start --head`")
         return named
-    if named != "local" and _CURRENT_CLUSTER.exists():
-        address = _CURRENT_CLUSTER.read_text().strip()
-        if _answers(address):  # a cluster that was killed leaves the file, and ray.init() would hang on it
-            return address
+    if named != "local":
+        own = own_cluster(settings)
+        current = _CURRENT_CLUSTER.read_text().strip() if _CURRENT_CLUSTER.exists() else ""
+        for address in (own.address if own else "", current):
+            if address and _answers(address):  # a killed cluster leaves its file; ray.init() would hang on it
+                return address
     if named == "auto":
         raise ClusterUnavailable("no Ray cluster runs on this machine: start one with `ray start --head`")
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCluster:
+    """The cluster that `skylease up` started: `temp_dir` is its session folder, by which it is stopped."""
+
+    address: str
+    temp_dir: str
+
+
+def own_cluster(settings: Settings) -> OwnCluster | None:
+    """The cluster that `skylease up` has started over this data directory, alive or not."""
+    file = own_cluster_file(settings)
+    return OwnCluster(**json.loads(file.read_text())) if file.exists() else None
+
+
+def own_cluster_file(settings: Settings) -> Path:
+    """Where `skylease up` notes the cluster it starts."""
+    return settings.data_path / "cluster.json"
+
+
 @asynccontextmanager
-async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIterator[Cluster]:
+async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterator[Cluster]:
     """Connect to the cluster at hand, or embed one.
 
     Args:
@@ -115,12 +140,12 @@ async def attach(settings: RaySettings, *, slots: int, actors: int) -> AsyncIter
     else:
         options["address"] = address
     try:
-        async with asyncio.timeout(settings.start_timeout_s):
+        async with asyncio.timeout(settings.ray.start_timeout_s):
             await asyncio.to_thread(ray.init, **options)
     except TimeoutError:
         raise ClusterUnavailable(
             f"Ray did not {'answer at ' + address if address else 'start'} "
-            f"within {settings.start_timeout_s:g} s: see /tmp/ray/session_latest/logs"
+            f"within {settings.ray.start_timeout_s:g} s: see /tmp/ray/session_latest/logs"
         ) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,7 @@ from sandboxes import (
     SandboxSpec,
     SandboxState,
     Tier,
+    TierUnavailable,
     UnsafeTier,
 )
 
@@ -54,8 +56,17 @@ class Host:
         self._made = 0
         self._destroyed = 0
 
-    async def run(self) -> None:
-        """Clear away what dead sandboxes left, now and then."""
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Clear away what dead sandboxes left, now and then; calls `ready` once sandboxes can be made.
+
+        Raises:
+            TierUnavailable: this host cannot offer the tier.
+        """
+        probe = await self._tier.probe()
+        if not probe.ok:
+            lack = probe.lacks[0]
+            raise TierUnavailable(probe.tier, f"{lack.what}: {lack.why}", lack.effect)
+        ready()
         while True:
             await self._tier.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
@@ -186,8 +197,7 @@ class HostActor(LoopActor):
 
     async def main(self) -> None:
         """Sweep until stopped."""
-        self.set_ready()
-        await self._host.run()
+        await self._host.run(self.set_ready)
 
     async def create(self, order: SandboxOrder) -> Path:
         """See `Host.create`."""

@@ -6,17 +6,18 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from actors.cluster import attach, find_address
+from actors.cluster import OwnCluster, attach, find_address, own_cluster, own_cluster_file
 from actors.errors import ClusterUnavailable, NotThere
 from actors.faces import Report
 from actors.remote import RemoteActor
 from actors.settings import Settings
 from actors.stage import Stage
 from actors.supervisor import host_name
-from actors.system import found_system, is_up, start_core
+from actors.system import found_system, free_port, is_up, start_core
 
 LOCAL_IP: Final = (
     "127.0.0.2"  # Ray rewrites 127.0.0.1 to the machine's outer address, which nothing listens on
@@ -27,9 +28,9 @@ RAY_STOP_TIMEOUT_S: Final = 20.0
 
 async def up(settings: Settings) -> Report:
     """Start the system, on the cluster at hand or on a local one; one that is up already is left as it is."""
-    if find_address(settings.ray) is None:
+    if find_address(settings) is None:
         await _start_ray(settings)
-    async with attach(settings.ray, slots=settings.sandbox.slots, actors=0) as cluster:
+    async with attach(settings, slots=settings.sandbox.slots, actors=0) as cluster:
         stage = Stage(cluster, settings.ray.start_timeout_s)
         if is_up():
             system = await found_system(settings, cluster, stage)
@@ -52,7 +53,7 @@ async def down(settings: Settings) -> Report:
         NotThere: nothing is up.
     """
     _require_cluster(settings)
-    async with attach(settings.ray, slots=settings.sandbox.slots, actors=0) as cluster:
+    async with attach(settings, slots=settings.sandbox.slots, actors=0) as cluster:
         _require_up()
         import ray
         from ray.util import list_named_actors
@@ -77,7 +78,7 @@ async def status(settings: Settings) -> Report:
         NotThere: nothing is up.
     """
     _require_cluster(settings)
-    async with attach(settings.ray, slots=settings.sandbox.slots, actors=0) as cluster:
+    async with attach(settings, slots=settings.sandbox.slots, actors=0) as cluster:
         _require_up()
         system = await found_system(settings, cluster, Stage(cluster, settings.ray.start_timeout_s))
         return {
@@ -91,7 +92,7 @@ async def status(settings: Settings) -> Report:
 
 
 def _require_cluster(settings: Settings) -> None:
-    if find_address(settings.ray) is None:
+    if find_address(settings) is None:
         raise NotThere("nothing is up: start the system with `skylease up`, or play with `skylease simulate`")
 
 
@@ -100,25 +101,21 @@ def _require_up() -> None:
         raise NotThere("a Ray cluster runs, but no skylease on it: start it with `skylease up`")
 
 
-def _cluster_file(settings: Settings) -> Path:
-    return settings.data_path / "cluster.json"
-
-
 async def _start_ray(settings: Settings) -> None:
     """`ray start --head` on the loopback, with a session folder of its own so that only it is stopped."""
-    temp_dir = Path(f"/tmp/skylease-ray-{os.getuid()}")  # short: Ray's unix sockets live under it
+    port = free_port(LOCAL_IP)
+    temp_dir = f"/tmp/skylease-ray-{os.getuid()}-{port}"  # short: Ray's unix sockets live under it
     ray = Path(sys.executable).with_name("ray")
     command = [
         str(ray) if ray.exists() else (shutil.which("ray") or "ray"),
-        *("start", "--head", f"--node-ip-address={LOCAL_IP}", "--port=6399", f"--temp-dir={temp_dir}"),
+        *("start", "--head", f"--node-ip-address={LOCAL_IP}", f"--port={port}", f"--temp-dir={temp_dir}"),
         *("--include-dashboard=false", "--dashboard-agent-listen-port=0", "--disable-usage-stats"),
         *("--min-worker-port=0", "--max-worker-port=0", f"--num-cpus={max(os.cpu_count() or 1, 2)}"),
         "--resources=" + json.dumps({"sandbox": settings.sandbox.slots}),
     ]
     settings.data_path.mkdir(parents=True, exist_ok=True)
-    _cluster_file(settings).write_text(
-        json.dumps({"temp_dir": str(temp_dir)})
-    )  # before there is anything to stop
+    own = OwnCluster(address=f"{LOCAL_IP}:{port}", temp_dir=temp_dir)
+    own_cluster_file(settings).write_text(json.dumps(asdict(own)))  # before there is anything to stop
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -131,7 +128,7 @@ async def _start_ray(settings: Settings) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise ClusterUnavailable("`ray start` did not finish: see " + str(temp_dir)) from None
+        raise ClusterUnavailable(f"`ray start` did not finish: see {temp_dir}") from None
     if process.returncode != 0:
         told = output.decode(errors="replace").strip().splitlines()
         raise ClusterUnavailable(f"`ray start` failed ({told[-1] if told else process.returncode})")
@@ -139,17 +136,18 @@ async def _start_ray(settings: Settings) -> None:
 
 async def _stop_ray(settings: Settings) -> None:
     """End the cluster that `up` started, by its session folder; `ray stop` would end every one."""
-    file = _cluster_file(settings)
-    if not file.exists():
+    own = own_cluster(settings)
+    if own is None:
         return
-    marker = json.loads(file.read_text())["temp_dir"].encode()
+    marker = own.temp_dir.encode()
     for sent in (signal.SIGTERM, signal.SIGKILL):
         deadline = asyncio.get_running_loop().time() + RAY_STOP_TIMEOUT_S / 2
         for pid in _processes_of(marker):
             os.kill(pid, sent)
         while _processes_of(marker) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.1)
-    file.unlink()
+    shutil.rmtree(own.temp_dir, ignore_errors=True)
+    own_cluster_file(settings).unlink()
 
 
 def _processes_of(marker: bytes) -> list[int]:

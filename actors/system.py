@@ -79,7 +79,7 @@ async def running_system(settings: Settings, *, actors: int) -> AsyncIterator[Sy
         settings: see config/skylease.toml.
         actors: how many more actors the caller is going to start.
     """
-    async with attach(settings.ray, slots=settings.sandbox.slots, actors=actors + CORE_ACTORS) as cluster:
+    async with attach(settings, slots=settings.sandbox.slots, actors=actors + CORE_ACTORS) as cluster:
         stage = Stage(cluster, settings.ray.start_timeout_s)
         if not cluster.embedded and is_up():
             yield await found_system(settings, cluster, stage)
@@ -129,11 +129,11 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
                 stage.start(host_name(node.node_id), HostActor, *_host(settings, node), node=node)
             )
         if not pds_url:
-            port = settings.network.port or _free_port(listen_host)
+            port = settings.network.port or free_port(listen_host)
             network = NetworkConfig(path=data / "network.db", host=listen_host, port=port, lexicons=lexicons)
             tasks.create_task(stage.start("network", NetworkActor, network, node=here))
             pds_url = plc_url = f"http://{listen_host}:{port}"
-    tap_port = settings.tap.port or _free_port(listen_host)
+    tap_port = settings.tap.port or free_port(listen_host)
     tap = TapConfig(
         upstream_url=settings.network.relay_url or pds_url,
         plc_url=plc_url,
@@ -193,7 +193,8 @@ def _host(settings: Settings, node: Node) -> tuple[HostConfig, str]:
     return config, sandbox.tier
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
+    """A port that is free on this address now."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])

@@ -1,6 +1,6 @@
 """Repos of the embedded network, hot in memory; each commit is saved together with its event."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from firehose.cid import Cid
 from firehose.errors import WriteRefused
 from firehose.frames import encode_commit, encode_sync
 from firehose.json_form import to_json
-from firehose.mst import GetBlock
+from firehose.mst import GetBlock, Mst
 from firehose.network.accounts import Account, Accounts
 from firehose.network.blobs import blob_references
 from firehose.network.refusals import Refusal, invalid_request
@@ -23,6 +23,7 @@ from firehose.syntax import Tid
 from firehose.tid import TidClock
 
 MAX_HOT_REPOS: Final = 1024  # kept parsed in memory; the least recently written goes first
+SWEEP_COMMITS: Final = 1000  # commits of one repo between two deletions of what they left behind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class Repos:
         self._clock = clock
         self._tids = tids
         self._hot: OrderedDict[str, Repo] = OrderedDict()
+        self._unswept: Counter[str] = Counter()  # commits since the last sweep, by DID
 
     def create(self, account: Account, batch: Batch) -> CommitResult:
         """The first, empty commit of a new account and its event, in the caller's transaction."""
@@ -110,7 +112,23 @@ class Repos:
         except BaseException:
             self.forget(account.did)
             raise
+        self._unswept[account.did] += 1
+        if self._unswept[account.did] >= SWEEP_COMMITS:
+            self.sweep(self._accounts.get(account.did))
         return result
+
+    def sweep(self, account: Account) -> int:
+        """Delete the blocks that the latest commit no longer reaches: old nodes, old records; how many."""
+        repo = self.open(account)
+        tree = Mst.load(repo.data, self._get_block(account.did))
+        live = {cid.bytes for cid in tree.all_blocks()} | {cid.bytes for _, cid in tree.items()}
+        rows = self._store.rows("SELECT cid FROM blocks WHERE did = ?", account.did)
+        head = b"" if repo.commit is None else repo.commit.bytes
+        dead = [(account.did, row[0]) for row in rows if row[0] not in live and row[0] != head]
+        with self._store.transaction():
+            self._store.execute_many("DELETE FROM blocks WHERE did = ? AND cid = ?", dead)
+        self._unswept[account.did] = 0
+        return len(dead)
 
     def forget(self, did: str) -> None:
         """Drop what is in memory of a repo: the transaction that changed it has failed."""

@@ -1,8 +1,8 @@
 """One turn of Catan inside a sandbox: state as JSON on stdin, one action as one JSON line on stdout.
 
 The scripted player decides, unless MODEL_URL names a chat completions endpoint: then the model does. On
-failure the reason goes to stderr, the exit code is 1 and stdout stays empty. PLAYER_SEED (default 0) breaks the
-scripted player's ties; the same state and seed give the same action.
+failure the reason goes to stderr, the exit code is 1 and stdout stays empty. PLAYER_SEED (default 0) breaks
+the scripted player's ties; the same state and seed give the same action.
 """
 
 import json

@@ -45,7 +45,7 @@ from games.catan.topology import (  # noqa: E402
 )
 
 GAMES, BATCH = 100, 10
-MAX_MOVES = 250  # of one game
+MAX_MOVES = 200  # of one game
 CORNERS = {
     "NORTH": (0, -2),
     "NORTHEAST": (1, -1),

@@ -18,7 +18,7 @@ from firehose.resync_shell import FetchFailed, RepoFetcher
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.syntax import Did
-from firehose.tap import Tap
+from firehose.tap import Tap, TapSpec
 from firehose.verify import Policy, Verdict, VerifiedRecord, Verifier
 from firehose.xrpc import XrpcClient
 
@@ -34,10 +34,10 @@ async def lossy() -> AsyncIterator[FrameServer]:
 
 @asynccontextmanager
 async def running(upstream: str, network: Network, state: Path, **settings: Any) -> AsyncIterator[Tap]:
-    settings = {"cursor": 0, "backoff": Backoff(base=0.01, cap=0.05), **settings}
+    spec = TapSpec(backoff=Backoff(base=0.01, cap=0.05), **settings)
     async with AsyncExitStack() as stack:
         directory = await stack.enter_async_context(DidDirectory(network.url))
-        tap = await stack.enter_async_context(Tap(upstream, directory, state, **settings))
+        tap = await stack.enter_async_context(Tap(upstream, directory, state, cursor=0, spec=spec))
         task = asyncio.ensure_future(tap.run())
         stack.callback(task.cancel)
         yield tap
@@ -135,14 +135,14 @@ async def test_lost_frames_are_healed_in_place(
         async with Subscriber(tap.url, cursor=0) as subscriber, asyncio.timeout(5):
             served: list[bytes] = []
             while not served or peek(served[-1]).seq != stats["seq"]:
-                frame = await subscriber.receive()
-                assert frame is not None
-                served.append(frame)
+                received = await subscriber.receive()
+                assert received is not None
+                served.append(received)
     assert stats["resync"]["healed"] == stats["resync"]["gaps"] > 0
     assert stats["seen"] == sum(sum(reasons.values()) for reasons in stats["verdicts"].values())
     assert missed
     assert not any(record.live for record in missed)
-    documents = {}
+    documents: dict[str, Any] = {}
     async with DidDirectory(network.url) as directory:
         for client in (alice, bob):
             documents[did_of(client)] = await directory.resolve(did_of(client))
@@ -159,7 +159,7 @@ async def test_without_an_archive_the_stream_goes_on_unchained(
     await alice.put_record(NOTE, "three", {"n": 3})
     await alice.put_record(NOTE, "four", {"n": 4})
     frames = await frames_of(network)
-    documents = {}
+    documents: dict[str, Any] = {}
     async with DidDirectory(network.url) as directory:
         documents[did_of(alice)] = await directory.resolve(did_of(alice))
     documents[did_of(alice)]["service"][0]["serviceEndpoint"] = "http://127.0.0.1:1"  # nobody is there
@@ -168,10 +168,9 @@ async def test_without_an_archive_the_stream_goes_on_unchained(
         if peek(frame).seq != lost:
             lossy.publish(frame, peek(frame).seq or 0, None)
     async with AsyncExitStack() as stack:
-        settings: Any = {"cursor": 0, "backoff": Backoff(base=0.01, cap=0.05)}
-        tap = await stack.enter_async_context(
-            Tap(lossy.url, StaticDirectory(documents), tmp_path / "tap", **settings)
-        )
+        spec = TapSpec(backoff=Backoff(base=0.01, cap=0.05))
+        static = StaticDirectory(documents)
+        tap = await stack.enter_async_context(Tap(lossy.url, static, tmp_path / "tap", cursor=0, spec=spec))
         task = asyncio.ensure_future(tap.run())
         stack.callback(task.cancel)
         await until(lambda: tap.stats()["seq"] == peek(frames[-1]).seq)
@@ -209,18 +208,16 @@ async def test_the_relay_is_asked_first_and_what_it_gives_is_proved(
         fetcher = RepoFetcher(network.url, StaticDirectory({did_of(alice): alone}))
         archive = await fetcher.fetch(did_of(alice))
         assert f"{NOTE}/one" in archive.contents.records
-        stolen = alone | {"verificationMethod": bobs["verificationMethod"]}
-        stolen["verificationMethod"] = [method | {"id": f"{did_of(alice)}#atproto", "controller": did_of(alice)}
-                                        for method in bobs["verificationMethod"]]  # fmt: skip
+        her_name = {"id": f"{did_of(alice)}#atproto", "controller": did_of(alice)}
+        stolen = alone | {"verificationMethod": [method | her_name for method in bobs["verificationMethod"]]}
         # A key that does not fit is looked up once more, past every cache.
         again = RepoFetcher(network.url, StaticDirectory({did_of(alice): [stolen, alone]}))
         assert (await again.fetch(did_of(alice))).state == archive.state
         with pytest.raises(FetchFailed, match=r"127\.0\.0\.1:1|proves nothing"):
             await RepoFetcher(network.url, StaticDirectory({did_of(alice): stolen})).fetch(did_of(alice))
+        elsewhere = RepoFetcher("http://192.0.2.1", StaticDirectory({did_of(alice): alone}))
         with pytest.raises(FetchFailed, match="refused"):  # a relay elsewhere: nobody's loopback is asked
-            await RepoFetcher("http://192.0.2.1", StaticDirectory({did_of(alice): alone})).fetch(
-                did_of(alice)
-            )
+            await elsewhere.fetch(did_of(alice))
 
 
 async def test_an_archive_that_comes_late_is_told_and_takes_nothing_back(

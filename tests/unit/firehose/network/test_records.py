@@ -16,7 +16,7 @@ from firehose.errors import XrpcError
 from firehose.frames import Action, CommitEvent, parse_frame
 from firehose.http import HttpSession
 from firehose.identity import DidDirectory
-from firehose.network import Network
+from firehose.network import Network, repos
 from firehose.repo import read_repo_car
 from firehose.subscribe import Subscriber
 from firehose.syntax import parse_did
@@ -248,12 +248,29 @@ KEYS = st.sampled_from([f"k{n}" for n in range(12)])
 WRITES = st.lists(st.tuples(st.sampled_from(["put", "delete"]), KEYS, st.integers(0, 3)), max_size=25)
 
 
+async def test_what_commits_leave_behind_is_deleted(
+    network: Network, alice: XrpcClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repos, "SWEEP_COMMITS", 40)
+    assert network._pds is not None
+    for number in range(200):
+        await alice.put_record(NOTE, f"k{number % 10}", {"n": number})
+    row = network._pds.store.row("SELECT count(*) FROM blocks")
+    assert row is not None
+    assert row[0] < 40 * 5  # 200 commits have made more than 800
+    assert len(read_repo_car(await alice.get_repo(me(alice).did)).records) == 10
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=WRITES)
 async def test_any_history_verifies_and_exports(
-    network: Network, alice: XrpcClient, writes: list[tuple[str, str, int]]
+    network: Network, alice: XrpcClient, monkeypatch: pytest.MonkeyPatch, writes: list[tuple[str, str, int]]
 ) -> None:
-    """Model: a dict. Every frame is accepted by the verifier, and the exported repo equals the model."""
+    """Model: a dict. Every frame is accepted by the verifier, and the exported repo equals the model.
+
+    Every commit is followed by a sweep: it must never take a block that is still needed.
+    """
+    monkeypatch.setattr(repos, "SWEEP_COMMITS", 1)
     did, before = me(alice).did, network.stats()["seq"]
     records, _ = await alice.list_records(did, NOTE, limit=100)
     model = {record["uri"].rpartition("/")[2]: record["value"]["n"] for record in records}
