@@ -44,16 +44,10 @@ def height_of(key: bytes) -> int:
 
 def common_prefix(a: bytes, b: bytes) -> int:
     """How many bytes `a` and `b` begin with in common."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    length = min(len(a), len(b))
+    # As numbers they differ from the first byte that is not the same: nothing in Python is faster.
+    difference = int.from_bytes(a[:length]) ^ int.from_bytes(b[:length])
+    return length - (difference.bit_length() + 7) // 8
 
 
 class Node:

@@ -81,6 +81,10 @@ class AccountBook:
         known = self.get(did)
         self.put(did, AccountState(repo=repo, active=known.active, status=known.status, seq=known.seq))
 
+    def clear(self) -> None:
+        """Forget everything in memory; what the store has stays there."""
+        self._states.clear()
+
     def flush(self) -> None:
         """Hand everything to the store, such as before the process ends."""
         if self._store is not None:

@@ -7,7 +7,6 @@ stream: its seq.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from firehose.cid import Cid
@@ -127,6 +126,11 @@ class Verifier:
         """Take up where a repository stands: what its archive proved, after a resync."""
         self._accounts.put_repo(did, RepoState(rev, data))
 
+    def rewind(self) -> None:
+        """Begin the stream again, knowing only keys: to judge the same frames once more."""
+        self.last_seq = None
+        self._accounts.clear()
+
     def restore(
         self,
         did: Did,
@@ -216,12 +220,18 @@ class Verifier:
         pending = self._check_signature(event, commit, now_ms)
         if pending is not None:
             return pending
-        is_proven = check_tree(event, commit, blocks, is_lenient=self.policy is Policy.LENIENT)
+        is_proven = check_tree(
+            event,
+            commit,
+            blocks,
+            is_chained=known is not None and event.prev_data == known.data,
+            is_lenient=self.policy is Policy.LENIENT,
+        )
         records = read_records(event, places, blocks)
         verdict, reason = judge_commit(known, event, self.policy, self._first_sight)
         if verdict is Verdict.DESYNC:
             return self._close(event, event.seq, verdict, reason)
-        self._accounts.put(event.repo, replace(account, repo=RepoState(commit.rev, commit.data)))
+        self._accounts.put_repo(event.repo, RepoState(commit.rev, commit.data))
         reason = reason if is_proven else "unproven-inversion"
         return self._close(event, event.seq, verdict, reason, records=records)
 
@@ -241,7 +251,7 @@ class Verifier:
         if known is None and commit.rev != event.rev:
             raise FrameInvalid("commit-rev", f"the commit's rev is {commit.rev}")
         if verdict in (Verdict.ACCEPT, Verdict.NOOP):
-            self._accounts.put(event.did, replace(account, repo=RepoState(commit.rev, commit.data)))
+            self._accounts.put_repo(event.did, RepoState(commit.rev, commit.data))
         return self._close(event, event.seq, verdict, reason)
 
     def _account(self, event: AccountEvent) -> Judgement:
