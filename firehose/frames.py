@@ -185,6 +185,20 @@ def peek(data: bytes) -> FramePeek:
     )
 
 
+def route(data: bytes) -> tuple[int, str] | None:
+    """Seq and DID ("" if there is none) of a frame that is about an account, or None: a faster `peek`."""
+    try:
+        header, body = libipld.decode_dag_cbor_multi(data)
+        if header["op"] != 1 or header["t"] not in _ACCOUNT_TYPES or len(data) > MAX_FRAME_BYTES:
+            return None
+        seq, did = body["seq"], body.get("repo" if header["t"] == FrameType.COMMIT else "did")
+    except Exception:  # noqa: BLE001 - not a frame: libipld raises ValueError, RecursionError, Unicode…
+        return None
+    if type(seq) is not int or not 0 < seq <= MAX_SEQ:
+        return None
+    return seq, did if isinstance(did, str) else ""
+
+
 def encode_commit(
     *,
     seq: int,
@@ -349,6 +363,7 @@ _PARSERS: Final[dict[str, Callable[[dict[str, Any], int], Frame]]] = {
     FrameType.INFO: _parse_info,
 }
 _TYPES: Final = {str(kind): kind for kind in FrameType if kind.startswith("#")}
+_ACCOUNT_TYPES: Final = frozenset(_TYPES) - {str(FrameType.INFO)}
 _ACTIONS: Final = {str(action): action for action in Action}
 
 

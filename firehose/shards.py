@@ -21,8 +21,9 @@ from zlib import crc32
 
 from firehose.car import split_car
 from firehose.errors import FrameInvalid, ShardDied
-from firehose.frames import CommitEvent, FrameType, parse_frame, peek
+from firehose.frames import CommitEvent, parse_frame, route
 from firehose.syntax import Did
+from firehose.trace import HEADER
 from firehose.verify import Judgement, Policy, Verdict, Verifier
 from firehose.verify.proof import VerifiedRecord, check_ops, read_records
 
@@ -31,8 +32,11 @@ MAX_BATCHES: Final = 4  # of one process that are not answered yet
 STOP_TIMEOUT_S: Final = 5.0
 RESULT_TIMEOUT_S: Final = 120.0  # a batch takes 20 ms; a directory may be away for half a minute
 
+# The first byte of what goes to a process: marshal would copy a batch of frames several times.
+_BATCH: Final = b"b"
+_MESSAGE: Final = b"m"
+
 Resolve = Callable[[str, bool], Mapping[str, Any] | None]  # DID, whether it is a refresh → document
-_OF_ACCOUNTS: Final = (FrameType.COMMIT, FrameType.SYNC, FrameType.IDENTITY, FrameType.ACCOUNT)
 
 
 def shard_of(did: str, count: int) -> int:
@@ -124,9 +128,10 @@ class VerifyShards:
             yield from self._finished()
 
     def rewind(self) -> None:
-        """Begin the stream again, knowing only keys; nothing may be under way."""
+        """Begin the stream again, knowing only keys; what was given to `judge` before keeps its verdicts."""
         self._front.rewind()
         for shard in range(self.count):
+            self._send(shard)
             self._write(shard, "rewind")
 
     def _take(self, received_ms: int, frame: bytes) -> None:
@@ -144,17 +149,15 @@ class VerifyShards:
 
     def _shard_for(self, frame: bytes) -> int | None:
         """The process that judges this frame; None: it is judged here. The stream has come to its seq."""
-        try:
-            seen = peek(frame)
-        except FrameInvalid:
+        found = route(frame)
+        if found is None:
             return None
+        seq, did = found
         last_seq = self._front.last_seq
-        if seen.type not in _OF_ACCOUNTS or seen.seq is None:
+        if last_seq is not None and seq <= last_seq:
             return None
-        if last_seq is not None and seen.seq <= last_seq:
-            return None
-        self._front.last_seq = seen.seq
-        return shard_of(seen.did or "", self.count)
+        self._front.last_seq = seq
+        return shard_of(did, self.count)
 
     def _send(self, shard: int) -> None:
         batch = self._filling[shard]
@@ -164,7 +167,10 @@ class VerifyShards:
             self._collect(RESULT_TIMEOUT_S)
         self._filling[shard] = []
         self._sent[shard].append(batch)
-        self._write(shard, [(judged.received_ms, judged.frame) for judged in batch])
+        parts = [_BATCH]
+        for judged in batch:
+            parts += (HEADER.pack(judged.received_ms, len(judged.frame)), judged.frame)
+        self._write_raw(shard, b"".join(parts))
 
     def _collect(self, timeout_s: float) -> None:
         """Take what the processes have said; with a timeout, wait until one says something."""
@@ -197,8 +203,11 @@ class VerifyShards:
             yield self._order.popleft()
 
     def _write(self, shard: int, message: Any) -> None:
+        self._write_raw(shard, _MESSAGE + marshal.dumps(message))
+
+    def _write_raw(self, shard: int, message: bytes) -> None:
         try:
-            self._pipes[shard].send_bytes(marshal.dumps(message))
+            self._pipes[shard].send_bytes(message)
         except OSError as error:
             raise ShardDied(shard, str(error)) from error
 
@@ -245,9 +254,19 @@ def _work(pipe: Connection, policy: str) -> None:
         return  # the other side is gone
 
 
+def _frames_in(message: bytes) -> list[tuple[int, bytes]]:
+    frames, at = [], len(_BATCH)
+    while at < len(message):
+        received_ms, length = HEADER.unpack_from(message, at)
+        at += HEADER.size + length
+        frames.append((received_ms, message[at - length : at]))
+    return frames
+
+
 def _receive(pipe: Connection, inbox: "queue.SimpleQueue[Any]") -> None:
     try:
         while True:
-            inbox.put(marshal.loads(pipe.recv_bytes()))
+            message = pipe.recv_bytes()
+            inbox.put(_frames_in(message) if message[:1] == _BATCH else marshal.loads(message[1:]))
     except (EOFError, OSError):
         inbox.put(None)
