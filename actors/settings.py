@@ -19,7 +19,9 @@ from actors.errors import SettingsInvalid
 ENV_PREFIX: Final = "SKYLEASE_"
 CONFIG_VARIABLE: Final = "SKYLEASE_CONFIG"
 # Read by the command line, the images and the tests themselves; not settings.
-OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_NO_SKIPS"})
+OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_NO_SKIPS", "SKYLEASE_BENCH_IMAGE"}
+)
 
 
 def _default_data_dir() -> str:

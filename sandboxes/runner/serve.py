@@ -233,7 +233,7 @@ def preload(names: list[str]) -> dict[str, str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - a module may raise anything when imported; the turn will tell
+        except Exception as error:  # noqa: BLE001 - a module may raise anything when imported; told in `ready`
             failed[name] = f"{type(error).__name__}: {error}"[:200]
     return failed
 

@@ -94,7 +94,7 @@ def arguments(
 
 
 def _system(tmp_bytes: int) -> list[str]:
-    """Return the arguments for what every sandbox has: the system read-only, and scratch space of this size."""
+    """Return the arguments for what all have: the system, read-only, and scratch space of this size."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in _TOP:
         path = Path("/") / name

@@ -189,6 +189,8 @@ class LocalTier(Tier):
                 preload=list(spec.image.preload),
             )
             ready = launch.boot(config)
+            for module, reason in ready["preload_failed"].items():  # each turn would be slow, or fail
+                raise InvalidSpec("image.preload", f"{module} cannot be imported inside ({reason})")
             record = self._settle(record, ready, launch)
             self._records.save(record)
         return self._sandbox(spec.name, spec.epoch)

@@ -232,7 +232,7 @@ class ProcessTier(LocalTier):
             "tmp": "/tmp",
             "swept": ["/tmp", "/dev/shm"],
             "script": f"/image/{spec.image.turn_script}",
-            "python_path": [],
+            "python_path": ["/image"],
             "user_site": [f"/workspace/.local/lib/{Path(self._executable).name}/site-packages"],
             "env": {**environment("/workspace"), **spec.env},
             "rlimits": rlimits(

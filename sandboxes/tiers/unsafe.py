@@ -65,7 +65,7 @@ class UnsafeTier(LocalTier):
             "tmp": tmp,
             "swept": [tmp],
             "script": str(spec.image.root.absolute() / spec.image.turn_script),
-            "python_path": [],
+            "python_path": [str(spec.image.root.absolute())],
             "user_site": [],
             "env": {**env, MARK: self._records.tag(spec.name)},
             "rlimits": rlimits(spec.limits, memory_by_cgroup=False, pids=False),

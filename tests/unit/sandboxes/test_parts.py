@@ -163,9 +163,8 @@ def test_only_the_first_process_of_a_sandbox_may_stop_everybody() -> None:
 
 
 def test_tagged_processes_are_found_by_the_whole_word() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", "skylease:0:test-tagged"], stdin=subprocess.PIPE
-    ) as process:
-        assert find_tagged("skylease:0:test-tagged") == [process.pid]
+    tag = f"skylease:0:test-{os.getpid()}"  # of this run: another may go on beside it
+    with subprocess.Popen([sys.executable, "-c", "input()", tag], stdin=subprocess.PIPE) as process:
+        assert find_tagged(tag) == [process.pid]
         assert find_tagged("skylease:0:test") == []
         process.kill()
