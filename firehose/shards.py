@@ -20,9 +20,10 @@ from typing import Any, Final, Self
 from zlib import crc32
 
 from firehose.car import split_car
+from firehose.cid import Cid
 from firehose.errors import FrameInvalid, ShardDied
 from firehose.frames import CommitEvent, parse_frame, route
-from firehose.syntax import Did
+from firehose.syntax import Did, Tid
 from firehose.trace import HEADER
 from firehose.verify import Judgement, Policy, Verdict, Verifier
 from firehose.verify.proof import VerifiedRecord, check_ops, read_records
@@ -126,6 +127,13 @@ class VerifyShards:
         while self._order:
             self._collect(RESULT_TIMEOUT_S)
             yield from self._finished()
+
+    def restore(
+        self, did: Did, *, rev: Tid | None = None, data: Cid | None = None, active: bool = True
+    ) -> None:
+        """Take up what an earlier run knew of an account, as `Verifier.restore`."""
+        known = (did, rev, None if data is None else data.bytes, active)
+        self._write(shard_of(did, self.count), {"restore": known})
 
     def rewind(self) -> None:
         """Begin the stream again, knowing only keys; what was given to `judge` before keeps its verdicts."""
@@ -232,7 +240,7 @@ def _work(pipe: Connection, policy: str) -> None:
             message = inbox.get()
             if message is None:
                 raise EOFError
-            if isinstance(message, dict):
+            if isinstance(message, dict) and "document" in message:
                 return message["document"]  # type: ignore[no-any-return]
             waiting.append(message)
 
@@ -240,6 +248,10 @@ def _work(pipe: Connection, policy: str) -> None:
         while (message := waiting.popleft() if waiting else inbox.get()) is not None:
             if message == "rewind":
                 verifier.rewind()
+                continue
+            if isinstance(message, dict):
+                did, rev, data, active = message["restore"]
+                verifier.restore(did, rev=rev, data=None if data is None else Cid(data), active=active)
                 continue
             verdicts = []
             for received_ms, frame in message:

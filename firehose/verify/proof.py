@@ -10,7 +10,7 @@ from typing import Any, Final
 from firehose.car import split_car
 from firehose.cid import Cid
 from firehose.commit import Commit, parse_commit
-from firehose.drisl import decode
+from firehose.drisl import decode, is_sparse
 from firehose.errors import (
     CarInvalid,
     DrislInvalid,
@@ -193,6 +193,8 @@ def _record(op: RepoOp, cid: Cid, blocks: dict[bytes, bytes]) -> dict[str, Any]:
         raise FrameInvalid("record-missing", op.path)
     if len(block) > MAX_RECORD_BYTES:
         raise FrameInvalid("record-size", f"{op.path}: {len(block)} bytes")
+    if not is_sparse(block):
+        raise FrameInvalid("record-values", f"{op.path}: more values than bytes for them")
     try:
         value = decode(block)
     except DrislInvalid as error:
