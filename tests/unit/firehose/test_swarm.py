@@ -126,8 +126,8 @@ class World:
 
 
 KINDS = [
-    World.honest, World.honest, World.honest, World.lost, World.repeated, World.hidden, World.forged, World.noise,
-    World.rotated, World.away, World.said_again,
+    World.honest, World.honest, World.honest, World.lost, World.repeated, World.hidden, World.forged,
+    World.noise, World.rotated, World.away, World.said_again,
 ]  # fmt: skip
 
 
