@@ -188,29 +188,13 @@ def _data_folder(agent_did: str) -> str:
     return sha256(agent_did.encode()).hexdigest()[:32]
 
 
-class HostActor(LoopActor):
+class HostActor(Host, LoopActor):
     """The host of one node in a process of its own. The sandboxes outlive it and are found again."""
 
     def __init__(self, config: HostConfig, tier_name: str) -> None:
-        self._host = Host(config, make_tier(tier_name, config.root / "sandboxes"))
-        super().__init__()
+        Host.__init__(self, config, make_tier(tier_name, config.root / "sandboxes"))
+        LoopActor.__init__(self)
 
     async def main(self) -> None:
         """Sweep until stopped."""
-        await self._host.run(self.set_ready)
-
-    async def create(self, order: SandboxOrder) -> Path:
-        """See `Host.create`."""
-        return await self._host.create(order)
-
-    async def destroy(self, name: str) -> None:
-        """See `Host.destroy`."""
-        await self._host.destroy(name)
-
-    async def list(self) -> list[SandboxSeen]:
-        """See `Host.list`."""
-        return await self._host.list()
-
-    async def report(self) -> Report:
-        """See `Host.report`."""
-        return await self._host.report()
+        await self.run(self.set_ready)

@@ -28,10 +28,10 @@ class LoopActor:
 
     def __init__(self) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        self._failures: list[str] = []
+        self._loop_failures: list[str] = []
         self.waiting_for = ""  # what a start that takes long is waiting for, for `wait_ready`
-        self._ready = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._keep_running(), name="main")
+        self._loop_ready = asyncio.Event()
+        self._loop_task = asyncio.get_running_loop().create_task(self._keep_running(), name="main")
 
     async def main(self) -> None:
         """The loop; it calls `self.set_ready()` once the actor can be used."""
@@ -39,30 +39,30 @@ class LoopActor:
 
     def set_ready(self) -> None:
         """From now on `wait_ready` answers."""
-        self._ready.set()
+        self._loop_ready.set()
 
     async def ping(self) -> dict[str, Any]:
         """Process id, whether it is ready, and the last failures of its loop."""
         return {
             "pid": os.getpid(),
-            "ready": self._ready.is_set(),
-            "failures": self._failures[-MAX_FAILED_STARTS:],
+            "ready": self._loop_ready.is_set(),
+            "failures": self._loop_failures[-MAX_FAILED_STARTS:],
             "waiting_for": self.waiting_for,
         }
 
     async def wait_ready(self, timeout_s: float) -> dict[str, Any]:
         """`ping`, once ready, failed too often or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        while not self._ready.is_set() and time.monotonic() < deadline:
-            if len(self._failures) >= MAX_FAILED_STARTS:
+        while not self._loop_ready.is_set() and time.monotonic() < deadline:
+            if len(self._loop_failures) >= MAX_FAILED_STARTS:
                 break
             await asyncio.sleep(READY_POLL_S)
         return await self.ping()
 
     async def stop(self) -> None:
         """Cancel the loop and wait for it; after that the actor can be ended gracefully."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)
 
     async def _keep_running(self) -> None:
         pause = RESTART_PAUSE_S[0]
@@ -73,7 +73,7 @@ class LoopActor:
                 return
             except Exception as error:  # the edge of the actor: log, tell `ping`, try again
                 log.exception("loop failed")
-                self._failures.append(_one_line(error))
+                self._loop_failures.append(_one_line(error))
             if time.monotonic() - started > HEALTHY_S:
                 pause = RESTART_PAUSE_S[0]
             await asyncio.sleep(pause)

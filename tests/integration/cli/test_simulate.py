@@ -101,7 +101,7 @@ def test_an_interrupted_game_is_cleared_away_within_ten_seconds(skylease, sent) 
 
 
 def test_one_data_directory_is_for_one_system_at_a_time(skylease) -> None:  # type: ignore[no-untyped-def]
-    running = skylease.start("simulate", "catan", "--agents", "2", "--seed", "7")
+    running = skylease.start("simulate", "catan", "--agents", "4", "--seed", "7")
     assert running.stderr is not None
     while "playing" not in running.stderr.readline():
         assert running.poll() is None
