@@ -19,7 +19,7 @@ from firehose.errors import MstInvalid
 MAX_HEIGHT: Final = 128  # a SHA-256 digest has 256 bits, and a level takes two
 
 _BROAD_BYTES: Final = 1 << 16  # honest nodes have a few hundred bytes
-_ENTRY_BYTES: Final = 56  # the shortest that an entry can be
+_ENTRY_BYTES: Final = 54  # the shortest that an entry can be
 _VALUE_BYTES: Final = 5  # of a node on average at least: each entry has nine values and a tag
 _ARRAY_WIDTHS: Final = {0x98: 1, 0x99: 2, 0x9A: 4}
 _ABOVE_LEAVES: Final = 0x40  # a digest that begins with less begins with two zero bits

@@ -31,14 +31,14 @@ def list_of(item: bytes, size: int) -> bytes:
 
 
 FRAMES = {
-    "maps": HEADER + b"\xa1\x63ops" + list_of(b"\xa0", 400_000),
-    "lists": HEADER + b"\xa1\x63ops" + list_of(b"\x80", 400_000),
-    "small-numbers": HEADER + b"\xa1\x63ops" + list_of(b"\x19\x03\xe8", 400_000),
-    "short-texts": HEADER + b"\xa1\x63ops" + list_of(b"\x61a", 400_000),
-    "a-million-headers": b"\xa0" * 400_000,
-    "one-text": HEADER + b"\xa1\x63ops" + head(3, 400_000) + b"a" * 400_000,
+    "maps": HEADER + b"\xa1\x63ops" + list_of(b"\xa0", 200_000),
+    "lists": HEADER + b"\xa1\x63ops" + list_of(b"\x80", 200_000),
+    "small-numbers": HEADER + b"\xa1\x63ops" + list_of(b"\x19\x03\xe8", 200_000),
+    "short-texts": HEADER + b"\xa1\x63ops" + list_of(b"\x61a", 200_000),
+    "a-million-headers": b"\xa0" * 200_000,
+    "one-text": HEADER + b"\xa1\x63ops" + head(3, 200_000) + b"a" * 200_000,
     "deep-2000": HEADER + b"\xa1\x63ops" + b"\x81" * 2000 + b"\xf6",
-    "deep-400000": HEADER + b"\xa1\x63ops" + b"\x81" * 400_000 + b"\xf6",
+    "deep-200000": HEADER + b"\xa1\x63ops" + b"\x81" * 200_000 + b"\xf6",
     "lengths-that-lie": HEADER + b"\xa1\x63ops" + head(4, 0xFFFFFFFF),
     "huge-text-that-lies": HEADER + b"\xa1\x63ops" + head(3, 0xFFFFFFFF),
 }
@@ -83,11 +83,11 @@ def signed(author: Any, data: Cid, blocks: dict[Cid, bytes], op: RepoOp) -> byte
 
 
 BLOCKS = {
-    "maps": b"\xa1\x61a" + list_of(b"\xa0", 400_000),
-    "texts": b"\xa1\x61a" + list_of(b"\x61a", 400_000),
-    "deep": b"\xa1\x61a" + b"\x81" * 400_000 + b"\xf6",
-    "entries": b"\xa2\x61e" + list_of(b"\xa0", 400_000) + b"\x61l\xf6",
-    "entries-of-maps": b"\xa2\x61e" + list_of(b"\xa1\x61k\xa0", 400_000) + b"\x61l\xf6",
+    "maps": b"\xa1\x61a" + list_of(b"\xa0", 200_000),
+    "texts": b"\xa1\x61a" + list_of(b"\x61a", 200_000),
+    "deep": b"\xa1\x61a" + b"\x81" * 200_000 + b"\xf6",
+    "entries": b"\xa2\x61e" + list_of(b"\xa0", 200_000) + b"\x61l\xf6",
+    "entries-of-maps": b"\xa2\x61e" + list_of(b"\xa1\x61k\xa0", 200_000) + b"\x61l\xf6",
 }
 
 

@@ -134,7 +134,7 @@ def test_the_fast_ways_say_what_the_slow_way_says(compiled: Any, data: st.DataOb
         assert undo_in_python(*args) in (None, expected)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_is_in_the_blocks_the_compiled_way_accepts_no_more(
     compiled: Any, data: st.DataObject
