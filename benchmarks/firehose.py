@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns
@@ -27,6 +28,7 @@ import libipld
 
 from firehose.document import signing_key
 from firehose.frames import CommitEvent, parse_frame
+from firehose.shards import VerifyShards
 from firehose.syntax import Did
 from firehose.trace import read_trace
 from firehose.verify import Verdict, Verifier, splice
@@ -35,6 +37,7 @@ ROOT: Final = Path(__file__).parents[1]
 # Posts of strangers are not copied into the project; where they lie beside the checkout they say more.
 TRACES: Final = (ROOT.parent / "shared/data/relay-real-100.fht", ROOT / "tests/data/pds-trace.fht")
 ROUNDS: Final = 21
+STREAM_PASSES: Final = 20  # over the frames, for several processes: a short stream is all beginning and end
 
 Frames = list[tuple[int, bytes]]  # time of receipt in epoch milliseconds, and the frame
 Documents = dict[str, list[dict[str, Any]]]
@@ -56,6 +59,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
     with _one_core():
         took = _in_turns(n, passes, len(frames))
     ours = {case: took["ours", case] for side, case in passes if side == "ours"}
+    ours |= _processes(n, frames, documents)
     peers = {side: {case: took[side, case]} for side, case in passes if side != "ours"}
     return {
         "bench": "firehose",
@@ -66,9 +70,13 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
         "ours": ours,
         "peers": peers,
         "ratios": {
-            peer: {case: round(cases["verify_warm"]["p50"] / ours[case]["p50"], 2) for case in ours}
+            peer: {
+                case: round(cases["verify_warm"]["p50"] / ours[case]["p50"], 2)
+                for case in ("verify_warm", "verify_chained")
+            }
             for peer, cases in peers.items()
         },
+        "two_to_one": round(ours["one_process"]["p50"] / ours["two_processes"]["p50"], 2),
         "machine": {
             "cpus": os.cpu_count(),
             "system": platform.platform(),
@@ -111,6 +119,30 @@ def _ours(frames: Frames, documents: Documents, *, chained: bool) -> Pass:
 
     run()  # the keys
     return run
+
+
+def _processes(n: int, frames: Frames, documents: Documents) -> dict[str, dict[str, Any]]:
+    """One and two verifying processes beside this one, on whatever cores there are."""
+
+    def stream(shards: VerifyShards) -> Iterator[tuple[int, bytes]]:
+        for _ in range(STREAM_PASSES):
+            yield from frames
+            shards.rewind()
+
+    def resolve(did: str, is_refresh: bool) -> dict[str, Any]:
+        known = documents[did]
+        return known[-1 if is_refresh else 0]
+
+    with VerifyShards(1, resolve) as one, VerifyShards(2, resolve) as two:
+        cases = {("ours", "one_process"): one, ("ours", "two_processes"): two}
+        for shards in cases.values():
+            sum(1 for _ in shards.judge(stream(shards)))  # the keys
+        passes: dict[tuple[str, str], Pass] = {
+            name: partial(lambda shards: sum(1 for _ in shards.judge(stream(shards))), shards)
+            for name, shards in cases.items()
+        }
+        took = _in_turns(min(n, 9), passes, len(frames) * STREAM_PASSES)
+    return {case: took[side, case] for side, case in passes}
 
 
 def _bases(frames: Frames) -> dict[Did, CommitEvent]:
