@@ -1,6 +1,7 @@
 """The main job: play a game with leased sandboxes on whatever cluster is at hand, and report."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from actors.remote import RemoteActor
 from actors.resources import shipped
 from actors.settings import Settings
 from actors.system import HANDLE_DOMAIN, System, running_system
-from firehose import XrpcClient
+from firehose import DidDirectory, XrpcClient
 from firehose.tid import TidClock
 
 NAMES: Final = ("alice", "bob", "carol", "dave", "erin", "frank")
@@ -98,6 +99,7 @@ class Simulation:
         tid = TidClock(lambda: time.time_ns() // 1000).next()
         self._environment_id = f"{order.environment_type}-{order.seed}-{tid}"
         self._actors: list[str] = []
+        self._master_did = ""
         self.cleared: Report = {}
 
     async def play(self) -> Report:
@@ -112,6 +114,7 @@ class Simulation:
             agents = await self._start_agents(master, players, cursor)
         environment = starting.result()
         names = {player.did: _short(player.handle) for player in players}
+        self._master_did = master.did
         status = await self._follow(environment, names)
         await self._wait_until_ended()
         return await self._report(environment, agents, status, cursor, names)
@@ -247,6 +250,9 @@ class Simulation:
         tap = await system.tap.call("stats")
         outcome = status["outcome"]
         window = system.data_path / "tap" / "window.fht"
+        if system.settings.tap.record:
+            dids = [system.supervisor_did, self._master_did, *names]
+            await self._save_documents(Path(system.settings.tap.record), dids)
         return {
             "environment_type": order.environment_type,
             "games": [{"environment": self._environment_id, **outcome}],
@@ -271,6 +277,14 @@ class Simulation:
             "refused": (await system.supervisor.call("status"))["counters"],
             "game_log_sha256": status["game_log_sha256"],
         }
+
+    async def _save_documents(self, trace: Path, dids: list[str]) -> None:
+        """Put the DID documents of everybody who spoke beside the trace, where `replay` looks for them."""
+        plc_url = self._system.settings.network.plc_url or self._system.endpoints.pds_url
+        async with DidDirectory(plc_url) as directory:
+            documents = {did: await directory.resolve(did) for did in dids}
+        beside = trace.with_suffix(".did_docs.json")
+        await asyncio.to_thread(beside.write_text, json.dumps(documents, indent=1), encoding="utf-8")
 
 
 def _short(handle: str) -> str:
