@@ -145,6 +145,7 @@ class Verifier:
         known = self._accounts.get(did)
         repo = known.repo if rev is None or data is None else RepoState(rev, data)
         status = status if active else status or "inactive"
+        seq = known.seq if seq is None else seq
         self._accounts.put(did, AccountState(repo=repo, active=active, status=status, seq=seq))
 
     def trust(self, data: bytes) -> Frame:

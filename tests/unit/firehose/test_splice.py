@@ -109,7 +109,7 @@ def test_every_op_on_a_broad_tree(undo: Undo, broad: dict[str, Cid]) -> None:
     assert told > len(broad)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_the_fast_ways_say_what_the_slow_way_says(compiled: Any, data: st.DataObject) -> None:
     paths = data.draw(st.dictionaries(st.sampled_from(PATHS), st.sampled_from(CIDS), min_size=1, max_size=40))
@@ -134,7 +134,7 @@ def test_the_fast_ways_say_what_the_slow_way_says(compiled: Any, data: st.DataOb
         assert undo_in_python(*args) in (None, expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_whatever_is_in_the_blocks_the_compiled_way_accepts_no_more(
     compiled: Any, data: st.DataObject
@@ -154,7 +154,7 @@ def test_whatever_is_in_the_blocks_the_compiled_way_accepts_no_more(
         assert found == slow(Mst.load_raw(tree.root.bytes, blocks.get), path, CIDS[0], None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(blocks=st.dictionaries(st.sampled_from([cid.bytes for cid in CIDS]), st.binary(max_size=200)))
 def test_noise_says_nothing(compiled: Any, blocks: dict[bytes, bytes]) -> None:
     assert compiled.undo(CIDS[0].bytes, blocks, b"a/b", CIDS[1].bytes, None, sha256) is None
