@@ -77,11 +77,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
             for peer, cases in peers.items()
         },
         "two_to_one": round(ours["one_process"]["p50"] / ours["two_processes"]["p50"], 2),
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-        },
+        "machine": f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}",
     }
 
 
