@@ -16,6 +16,7 @@ from actors.settings import Settings, load_settings
 from actors.simulate import Moment, Order, simulate
 from firehose import CommitEvent, parse_frame
 from firehose.trace import read_trace
+from leases import LedgerReader
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
 
@@ -102,12 +103,15 @@ def check_records(root: Path, report: Report) -> None:
     assert actions == dict.fromkeys(expected, 1)
 
 
-def groups() -> list[Path]:
-    """Every control group of a sandbox on this machine."""
-    return [path for path in Path("/sys/fs/cgroup").glob("**/skylease-*/*") if path.is_dir()]
+def groups(root: Path) -> list[Path]:
+    """Every control group of a sandbox that this game had; other runs may have theirs."""
+    with LedgerReader(root / "ledger.db") as ledger:
+        names = {lease.sandbox_id for lease in ledger.list()}
+    assert len(names) == 3
+    return [path for path in Path("/sys/fs/cgroup").glob("**/skylease-*/*") if path.name in names]
 
 
-def check_nothing_left(root: Path, groups_before: set[Path]) -> None:
+def check_nothing_left(root: Path) -> None:
     """From the outside: no process, no mount, no control group and no directory of a sandbox."""
     marker = str(root).encode()
     for folder in Path("/proc").iterdir():
@@ -118,7 +122,7 @@ def check_nothing_left(root: Path, groups_before: set[Path]) -> None:
                 continue
             assert marker not in cmdline, cmdline
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
-    assert set(groups()) <= groups_before
+    assert groups(root) == []
     left = [path for path in root.glob("nodes/*/sandboxes/*") if not path.name.startswith(".")]
     assert left == []
 
@@ -126,7 +130,6 @@ def check_nothing_left(root: Path, groups_before: set[Path]) -> None:
 @pytest.mark.parametrize("victim", VICTIMS)
 async def test_a_kill_in_mid_game_changes_nothing(tmp_path: Path, victim: str) -> None:
     root = tmp_path / "data"
-    before = set(groups())
     expected = await reference(tmp_path)
     killer = Killer({20: VICTIMS[victim]})
     report = await play(root, killer.watch)
@@ -136,12 +139,11 @@ async def test_a_kill_in_mid_game_changes_nothing(tmp_path: Path, victim: str) -
     assert report["leases"] == {"acquired": 3, "ended": 3, "live": 0}
     assert report["sandboxes"]["left"] == 0
     check_records(root, report)
-    check_nothing_left(root, before)
+    check_nothing_left(root)
 
 
 async def test_one_kill_after_the_other(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    before = set(groups())
     expected = await reference(tmp_path)
     killer = Killer({8 * (index + 1): victim for index, victim in enumerate(VICTIMS.values())})
     report = await play(root, killer.watch)
@@ -149,4 +151,4 @@ async def test_one_kill_after_the_other(tmp_path: Path) -> None:
     assert report["game_log_sha256"] == expected
     assert report["leases"]["live"] == 0
     check_records(root, report)
-    check_nothing_left(root, before)
+    check_nothing_left(root)
