@@ -71,12 +71,13 @@ def frame_counter() -> Progress:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; SIGTERM ends it as Ctrl-C does, cleaning up on the way."""
+    """Run a command's coroutine; SIGTERM and a closed terminal end it as Ctrl-C does, cleaning up on the way."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(ending, task.cancel)
         return await main
 
     return asyncio.run(guarded())

@@ -74,7 +74,7 @@ def test_a_whole_game_gives_the_same_log_on_any_tier(skylease, tmp_path) -> None
     )
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_game_is_cleared_away_within_ten_seconds(skylease, sent) -> None:  # type: ignore[no-untyped-def]
     running = skylease.start("simulate", "catan", "--agents", "3", "--seed", "7")
     assert running.stderr is not None
