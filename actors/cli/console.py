@@ -71,7 +71,7 @@ def frame_counter() -> Progress:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; SIGTERM and a closed terminal end it as Ctrl-C does, cleaning up on the way."""
+    """Run a command's coroutine; SIGTERM and a closed terminal end it as Ctrl-C does, cleaned up."""
 
     async def guarded() -> T:
         task = asyncio.current_task()
