@@ -9,6 +9,7 @@ from games.rpg.hero import Hero
 from games.rpg.papers import parse_hero
 
 COMPACT_ROOMS: Final = 4
+TURNS_PER_ROOM_AND_PLAYER: Final = 8  # the default cap: about twice what a party needs
 _RANGES: Final = {
     "rooms": (COMPACT_ROOMS, 12),
     "turn_cap": (1, 10_000),
@@ -23,7 +24,7 @@ class Settings:
     """What is agreed on before an adventure; `characters` by player, None for one who has none yet."""
 
     rooms: int = COMPACT_ROOMS  # the last one is the boss's
-    turn_cap: int = 160  # decisions asked of all players together; then the torches are burnt down
+    turn_cap: int  # decisions asked of all players together; then the torches are burnt down
     silent_rounds: int = 3  # rounds in which nobody at all answers; then the adventure is abandoned
     adventure: int = 1  # its number in the campaign
     adventures: int = 1  # in the whole campaign
@@ -40,6 +41,7 @@ class Settings:
             low, high = _RANGES[name]
             if type(value) is not int or not low <= value <= high:
                 raise SettingsInvalid(name, f"must be a whole number from {low} to {high}")
+        numbers.setdefault("turn_cap", _default_cap(numbers.get("rooms", COMPACT_ROOMS), players))
         settings = cls(**numbers, characters=_characters(values.get("characters"), players))
         if settings.adventure > settings.adventures:
             raise SettingsInvalid("adventure", f"is {settings.adventure} of only {settings.adventures}")
@@ -54,6 +56,10 @@ class Settings:
         """All settings, defaults included."""
         numbers = {name: getattr(self, name) for name in _RANGES}
         return numbers | {"characters": [hero and hero.to_json() for hero in self.characters]}
+
+
+def _default_cap(rooms: int, players: int) -> int:
+    return TURNS_PER_ROOM_AND_PLAYER * rooms * max(2, players)
 
 
 def _characters(value: Any, players: int) -> tuple[Hero | None, ...]:
