@@ -92,6 +92,11 @@ class Rpg:
         self.quest.tell("skipped", player=player, reason=kept)
         return self._decide(fallback(self._legal), {"skip": kept})
 
+    @property
+    def choices(self) -> list[Move]:
+        """What the current request's player may do, as moves; empty after the end."""
+        return list(self._legal)
+
     def outcome(self) -> Outcome | None:
         """How the adventure ended, None while it goes on; nobody wins alone, so `winner` is always None."""
         return self._outcome

@@ -39,6 +39,7 @@ WHERE: Final[dict[Act, tuple[Phase, ...]]] = {
     Act.DRINK: (_E, _C),
     Act.RESURRECT: (_E, _C),
 }
+PLAIN: Final = {act: Move(act=act) for act in Act}  # without a word or a target
 
 
 def check_move(quest: Quest, player: int, move: Move) -> None:
@@ -58,7 +59,7 @@ def check_move(quest: Quest, player: int, move: Move) -> None:
 
 def legal_moves(quest: Quest, player: int) -> list[Move]:
     """All that this player may do now, messages apart."""
-    return [move for move in _candidates(quest) if _is_legal(quest, player, move)]
+    return [move for move in _candidates(quest, player) if _is_legal(quest, player, move)]
 
 
 def price(quest: Quest, player: int, item: Item) -> int | None:
@@ -75,11 +76,13 @@ def _is_legal(quest: Quest, player: int, move: Move) -> bool:
     return True
 
 
-def _candidates(quest: Quest) -> Iterator[Move]:
+def _candidates(quest: Quest, player: int) -> Iterator[Move]:
+    """Moves worth checking: all that might be legal for a hero of this class in this phase."""
+    klass = quest.heroes[player].klass
     foes = [foe.id for foe in quest.room.here()]
     players = range(len(quest.heroes))
     for act, phases in WHERE.items():
-        if quest.phase not in phases:
+        if quest.phase not in phases or (act in PRIVILEGES and PRIVILEGES[act].klass is not klass):
             continue
         match act:
             case Act.BUY | Act.DRINK:
@@ -92,10 +95,12 @@ def _candidates(quest: Quest) -> Iterator[Move]:
                 yield from (Move(act=act, word=way.value) for way in Approach)
             case Act.CAST:
                 for name, spell in SPELLS.items():
+                    if klass not in spell.classes:
+                        continue
                     targets = {Aim.ENEMY: foes, Aim.ALLY: players, Aim.ALL_ENEMIES: [None]}[spell.aim]
                     yield from (Move(act=act, word=name, target=target) for target in targets)
             case _:
-                yield Move(act=act)
+                yield PLAIN[act]
 
 
 def _check_privilege(quest: Quest, player: int, act: Act) -> None:

@@ -54,6 +54,7 @@ class Approach(StrEnum):
 
 WORD_FIELD: Final = {Act.BUY: "item", Act.DRINK: "item", Act.CAST: "spell", Act.OVERCOME: "approach"}
 TARGETED: Final = (Act.ATTACK, Act.CAST, Act.MEND, Act.RESURRECT)
+NAMES: Final = frozenset(Act)
 OPTIONAL_TARGET: Final = (Act.CAST,)  # depends on the spell
 
 
@@ -72,7 +73,7 @@ def parse_move(value: Any) -> Move:
     if not isinstance(value, Mapping):
         raise IllegalAction("an action is a JSON object")
     name = value.get("type")
-    if not isinstance(name, str) or name not in set(Act):
+    if not isinstance(name, str) or name not in NAMES:
         raise IllegalAction(f"no such action; there are {', '.join(Act)}")
     act = Act(name)
     word_field = WORD_FIELD.get(act)
