@@ -17,7 +17,7 @@ from games.rpg.quest import Quest, Reason
 from games.rpg.settings import Settings
 from games.rpg.sketch import sketch
 from games.rpg.turns import fallback, play, settle
-from games.rpg.view import farewell, player_state, standings
+from games.rpg.view import farewell, player_state, recent, standings
 from games.rules import Death, GameEvent, Outcome, TurnRequest
 
 MIN_PLAYERS: Final = 1
@@ -73,7 +73,8 @@ class Rpg:
         if self._outcome is not None:
             return None
         player = self.quest.decider
-        state = player_state(self.quest, player, self._legal) | {"turn": self.turn_number}
+        state = player_state(self.quest, player, self._legal)
+        state |= {"turn": self.turn_number, "recent": recent(self._story)}
         return TurnRequest(player=player, phase=self.quest.phase.value, state=state, legal=state["legal"])
 
     def apply(self, player: int, action: dict[str, Any]) -> list[GameEvent]:

@@ -10,9 +10,12 @@ from games.rpg.legal import price
 from games.rpg.moves import Move, move_to_json
 from games.rpg.quest import Phase, Quest
 from games.rpg.turns import hint
+from games.rules import GameEvent
 
 ENV_TYPE: Final = "rpg"
 MAX_STATE_BYTES: Final = 16 * 1024  # encoded JSON of one player's state; turn records must stay small
+MAX_RECENT: Final = 12  # happenings in a state
+_WORDS: Final = ("message", "skipped", "hint")
 MAX_MESSAGE_BYTES: Final = 6 * 1024  # of it for messages, newest first
 
 
@@ -41,6 +44,12 @@ def player_state(quest: Quest, player: int, legal: Sequence[Move]) -> dict[str, 
         "hint": hint(quest, player),
         "legal": [move_to_json(move) for move in legal],
     }
+
+
+def recent(story: Sequence[GameEvent]) -> list[GameEvent]:
+    """The latest happenings, oldest first, without what players say: that has limits of its own."""
+    window = story[-2 * MAX_RECENT :]
+    return [event for event in window if event["type"] not in _WORDS][-MAX_RECENT:]
 
 
 def farewell(quest: Quest, player: int) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Adventures set up by hand, with dice that fall as told, and players for whole campaigns."""
 
+import importlib.util
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from benchmarks.rpg_seeds import scripted_player
 from games import TurnRequest
 from games.rpg import Rpg
 from games.rpg.classes import Klass
@@ -91,9 +92,28 @@ def miss() -> Sequence[int]:
 
 
 @pytest.fixture(scope="session")
-def choose() -> Callable[[dict[str, Any], int], dict[str, Any]]:
+def benchmark_module() -> ModuleType:
+    """The benchmark that plays scripted campaigns."""
+    spec = importlib.util.spec_from_file_location("rpg_seeds", ROOT / "benchmarks" / "rpg_seeds.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def choose(benchmark_module: ModuleType) -> Callable[[dict[str, Any], int], dict[str, Any]]:
     """The scripted player of the image."""
-    return scripted_player()
+    function: Callable[[dict[str, Any], int], dict[str, Any]] = benchmark_module.scripted_player()
+    return function
+
+
+@pytest.fixture(scope="session")
+def play(benchmark_module: ModuleType) -> Callable[..., Rpg]:
+    """Play an adventure to its end by `choose`."""
+    function: Callable[..., Rpg] = benchmark_module.play
+    return function
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.rpg_seeds import play
 from games import Death, LogInvalid, Mortal, Rules, deaths_in
 from games.catan import Catan
 from games.rpg import MAX_STATE_BYTES, Campaign, Rpg
@@ -37,7 +36,7 @@ def counted(game: Rpg) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("seed", "reason", "dead"), SEEDS)
-def test_known_seeds(choose: Any, seed: int, reason: str, dead: int) -> None:
+def test_known_seeds(play: Any, choose: Any, seed: int, reason: str, dead: int) -> None:
     game = play(Rpg.new(3, seed, {}), choose, seed)
     outcome = game.outcome()
     assert outcome is not None
@@ -131,7 +130,7 @@ print(game.log_sha256(), hashlib.sha256(game.chronicle(["a", "b", "c"]).encode()
 """
 
 
-def test_the_same_digest_whatever_the_hash_seed(choose: Any) -> None:
+def test_the_same_digest_whatever_the_hash_seed(play: Any, choose: Any) -> None:
     def run(hash_seed: str) -> str:
         env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", PROGRAM]
@@ -213,7 +212,7 @@ def test_the_chronicle_tells_every_kind_of_event_and_is_readable(choose: Any, an
 # -- campaigns ----------------------------------------------------------------------------------------------
 
 
-def run(campaign: Campaign, choose: Any) -> tuple[Campaign, list[Rpg]]:
+def run(campaign: Campaign, play: Any, choose: Any) -> tuple[Campaign, list[Rpg]]:
     games = []
     while campaign.reason is None:
         games.append(play(campaign.next_game(), choose, campaign.seed))
@@ -222,8 +221,8 @@ def run(campaign: Campaign, choose: Any) -> tuple[Campaign, list[Rpg]]:
     return campaign, games
 
 
-def test_heroes_are_carried_on_and_the_dead_are_born_again(choose: Any) -> None:
-    end, games = run(Campaign(players=3, seed=9, adventures=2), choose)
+def test_heroes_are_carried_on_and_the_dead_are_born_again(play: Any, choose: Any) -> None:
+    end, games = run(Campaign(players=3, seed=9, adventures=2), play, choose)
     assert (end.done, len(games)) == (2, 2)
     before = games[0].characters()
     after = [hero.to_json() for hero in Rpg.new(3, *_next(9, games[0])).quest.heroes]
@@ -257,8 +256,8 @@ def test_a_raised_hero_comes_along_weaker(scene: Any) -> None:
     assert again["skills"] == raised["skills"]
 
 
-def test_a_wipe_ends_the_campaign_early_and_a_victory_does_not(choose: Any) -> None:
-    end, games = run(Campaign(players=3, seed=4, adventures=3), choose)
+def test_a_wipe_ends_the_campaign_early_and_a_victory_does_not(play: Any, choose: Any) -> None:
+    end, games = run(Campaign(players=3, seed=4, adventures=3), play, choose)
     assert (end.reason, end.done, len(games)) == ("wipe", 1, 1)
     first = play(Campaign(players=3, seed=7, adventures=2).next_game(), choose, 7)
     assert Campaign(players=3, seed=7, adventures=2).after(first).reason is None
@@ -266,6 +265,6 @@ def test_a_wipe_ends_the_campaign_early_and_a_victory_does_not(choose: Any) -> N
         Campaign(players=3, seed=7).after(Rpg.new(3, 7, {}))
 
 
-def test_a_campaign_takes_few_decisions(choose: Any) -> None:
-    totals = [sum(len(g.log) for g in run(Campaign(players=3, seed=s), choose)[1]) for s in range(20)]
+def test_a_campaign_takes_few_decisions(play: Any, choose: Any) -> None:
+    totals = [sum(len(g.log) for g in run(Campaign(players=3, seed=s), play, choose)[1]) for s in range(12)]
     assert max(totals) <= 200  # two adventures of four rooms: 96 each at most
