@@ -50,7 +50,7 @@ def strike(quest: Quest, player: int, foe: Enemy, dice: Dice) -> bool:
     damage = dice.roll(6) + hero.stats[Stat.STR] // 25 + hero.extra_damage
     if rolled.fumble:
         quest.tell("fumble", player=player)
-        quest.hurt(player, damage // 2, "its own blow")
+        quest.hurt(player, damage // 2, "a fumbled blow")
         return False
     if rolled.attack_succeeds:
         hero.grow(Skill.ATTACK)
@@ -72,7 +72,7 @@ def cast(quest: Quest, player: int, name: str, target: int | None, dice: Dice) -
     if roll > skill or roll >= FUMBLE_FROM:
         quest.tell("fizzle", player=player, spell=name)
         if roll >= FUMBLE_FROM and spell.aim is not Aim.ALLY:
-            quest.hurt(player, power // 2, "its own spell")
+            quest.hurt(player, power // 2, "a fumbled spell")
         return False
     hero.grow(Skill.CAST)
     power *= 2 if roll <= skill // CRITICAL_PART else 1
@@ -130,17 +130,21 @@ def enemy_turn(quest: Quest, foe: Enemy, dice: Dice) -> None:
             if not quest.is_hidden(player):
                 _enemy_blow(quest, foe, player, dice, "the warlord's sweep")
         return
-    target = choose(quest, foe, dice)
+    target = _target(quest, foe, dice)
     if target is None:
         quest.tell("foe_searches", foe=foe.id, kind=foe.kind.value)
         return
-    _enemy_blow(quest, foe, target, dice, f"a {foe.kind.value}")
+    _enemy_blow(quest, foe, target, dice, _name(foe))
 
 
-def choose(quest: Quest, foe: Enemy, dice: Dice) -> int | None:
+def _target(quest: Quest, foe: Enemy, dice: Dice) -> int | None:
     """The player whom this enemy strikes."""
     hero = choose_target(foe, quest.survivors(), dice)
     return None if hero is None else next(p for p, other in enumerate(quest.heroes) if other is hero)
+
+
+def _name(foe: Enemy) -> str:
+    return f"{'the' if foe.kind is Kind.BOSS else 'a'} {foe.kind.value}"
 
 
 def _enemy_blow(quest: Quest, foe: Enemy, player: int, dice: Dice, cause: str) -> None:

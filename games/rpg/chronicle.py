@@ -95,13 +95,19 @@ def _message(event: GameEvent, name: Name) -> str:
 
 def _combat(event: GameEvent, name: Name) -> str:
     foes = ", ".join(event["foes"])
-    return f"**Ambush!** {foes} leap out of the dark" if event["ambush"] else f"**A fight** begins: {foes}"
+    return f"**Ambush!** {foes} from out of the dark" if event["ambush"] else f"**A fight** begins: {foes}"
 
 
 def _wound(event: GameEvent, name: Name) -> str:
     how = {"blow": "hits", "critical": "hits *hard*", "luck": "is lucky against"}.get(event["how"], "burns")
     with_what = "" if how != "burns" else f" with {event['how'].replace('_', ' ')}"
     return f"{_who(event, name)} {how} {_foe(event)}{with_what} for {event['damage']}: {event['condition']}"
+
+
+def _hurt(event: GameEvent, name: Name) -> str:
+    if not event["damage"]:
+        return f"{_who(event, name)} is hit by {event['cause']}, but the armour holds"
+    return f"{_who(event, name)} loses {event['damage']} hit points to {event['cause']}, {event['hp']} left"
 
 
 def _search(event: GameEvent, name: Name) -> str:
@@ -126,7 +132,7 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "depart": lambda e, n: "The party sets out",
     "combat": _combat,
     "miss": lambda e, n: f"{_who(e, n)} misses {_foe(e)}",
-    "fumble": lambda e, n: f"{_who(e, n)} stumbles into the own blade",
+    "fumble": lambda e, n: f"{_who(e, n)} stumbles",
     "wound": _wound,
     "kill": lambda e, n: f"**{_who(e, n)} slays {_foe(e)}**",
     "spell": lambda e, n: f"{_who(e, n)} casts {e['spell'].replace('_', ' ')}",
@@ -136,7 +142,7 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "foe_fumble": lambda e, n: f"{_foe(e).capitalize()} stumbles and hurts itself",
     "foe_fled": lambda e, n: f"{_foe(e).capitalize()} runs away",
     "boss_sweep": lambda e, n: "The warlord sweeps his axe through all of them",
-    "hurt": lambda e, n: f"{_who(e, n)} loses {e['damage']} hit points to {e['cause']}, {e['hp']} left",
+    "hurt": _hurt,
     "death": lambda e, n: f"**{_who(e, n)} dies: {e['cause']}**",
     "poisoned": lambda e, n: f"{_who(e, n)} is poisoned",
     "stunned": _stunned,

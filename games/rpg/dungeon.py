@@ -45,7 +45,8 @@ NAMES: Final = (
     "Archive",
     "Kennels",
     "Vault",
-)
+    "Chapel",
+)  # at least as many as rooms before the last
 AMBUSH_HEAD_COUNT: Final = 4  # a d4 decides how many lie in wait, but never more than the danger allows
 
 
@@ -82,11 +83,14 @@ def deal_dungeon(rooms: int, heroes: int, level: int, dice: Dice) -> list[Room]:
     kinds = [pick(dice, WEIGHTS) for _ in range(rooms - 1)]
     if RoomKind.COMBAT not in kinds:
         kinds[dice.roll(len(kinds)) - 1] = RoomKind.COMBAT
-    return [_furnish(kind, heroes, level, dice) for kind in [*kinds, RoomKind.BOSS]]
+    names, dungeon = list(NAMES), []
+    for kind in kinds:
+        names.remove(name := pick(dice, names))
+        dungeon.append(_furnish(kind, name, heroes, level, dice))
+    return [*dungeon, _furnish(RoomKind.BOSS, "Throne", heroes, level, dice)]
 
 
-def _furnish(kind: RoomKind, heroes: int, level: int, dice: Dice) -> Room:
-    name = "Throne" if kind is RoomKind.BOSS else pick(dice, NAMES)
+def _furnish(kind: RoomKind, name: str, heroes: int, level: int, dice: Dice) -> Room:
     room = Room(kind=kind, name=name, cleared=kind in (RoomKind.REST, RoomKind.TREASURE))
     if kind is RoomKind.COMBAT:
         room.is_ambush = dice.roll(2) == 1

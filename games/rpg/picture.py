@@ -17,7 +17,7 @@ CARD_WIDTH: Final = 330
 CARD_HEIGHT: Final = 96
 INK: Final = "#2b2118"
 PAPER: Final = "#f4ead2"
-STONE: Final = "#3a342e"
+STONE: Final = "#4a423a"
 FLOOR: Final = {
     "rest": "#7fa37a",
     "combat": "#a35d52",

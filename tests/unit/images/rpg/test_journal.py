@@ -116,19 +116,27 @@ CORRUPT = [
 
 
 @pytest.mark.parametrize("raw", CORRUPT)
-def test_a_corrupt_character_is_kept_aside_and_told(
-    take_turn: Any, state: dict[str, Any], tmp_path: Path, raw: bytes
+def test_a_corrupt_character_is_kept_aside(
+    note: Any, state: dict[str, Any], tmp_path: Path, raw: bytes
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
     for number in (1, 2):
-        (data / "character.json").write_bytes(raw + b" " * number)
-        result = take_turn(state)
-        assert result.returncode == 0
-        assert json.loads(result.stdout) in state["legal"]
-        assert f"character.json.corrupt-{number}" in result.stderr
-    assert [(data / f"character.json.corrupt-{n}").read_bytes() for n in (1, 2)] == [raw + b" ", raw + b"  "]
-    assert read(data, "character.json")["character"] == state["character"]
+        (tmp_path / "character.json").write_bytes(raw + b" " * number)
+        (trouble,) = note(state)
+        assert f"kept as character.json.corrupt-{number}" in trouble
+    kept = [(tmp_path / f"character.json.corrupt-{number}").read_bytes() for number in (1, 2)]
+    assert kept == [raw + b" ", raw + b"  "]
+    assert read(tmp_path, "character.json")["character"] == state["character"]
+
+
+def test_a_corrupt_character_is_told_on_stderr_and_costs_no_turn(
+    take_turn: Any, state: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "character.json").write_text("{")
+    result = take_turn(state)
+    assert result.returncode == 0
+    assert json.loads(result.stdout) in state["legal"]
+    assert "character.json.corrupt-1" in result.stderr
 
 
 @pytest.mark.parametrize(

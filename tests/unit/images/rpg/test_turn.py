@@ -108,10 +108,10 @@ def test_no_trouble_with_files_costs_a_turn(take_turn: Any, first: TurnRequest, 
 # -- the scripted player ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("players", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("players", [1, 3, 6])
 def test_every_action_is_accepted(player: Any, players: int) -> None:
     kinds: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in range(4):
         game = Rpg.new(players, seed, {"rooms": 4 if seed % 2 else 12})
         while (request := game.request()) is not None:
             action = player.choose(json.loads(json.dumps(request.state)), seed)
@@ -133,7 +133,7 @@ def test_the_same_state_and_seed_give_the_same_action_and_leave_the_state_alone(
 
 def test_every_class_plays_its_part(player: Any) -> None:
     used: dict[str, set[str]] = {}
-    for seed in range(20):
+    for seed in range(16):
         game = Rpg.new(4, seed, {})
         while (request := game.request()) is not None:
             action = player.choose(request.state, seed)
