@@ -79,7 +79,7 @@ def parse_move(value: Any) -> Move:
     word_field = WORD_FIELD.get(act)
     allowed = {"type", "messages"} | ({word_field} if word_field else set())
     allowed |= {"target"} if act in TARGETED else set()
-    if unknown := [str(key)[:40] for key in value if key not in allowed]:
+    if unknown := [repr(str(key)[:40]) for key in value if key not in allowed]:
         raise IllegalAction(f"{act} has no {', '.join(sorted(unknown)[:5])}")
     word = value.get(word_field) if word_field else None
     if word_field and not isinstance(word, str):

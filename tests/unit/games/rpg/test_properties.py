@@ -73,6 +73,8 @@ def test_bounds_hold_through_a_thousand_random_campaigns(shard: int) -> None:
             campaign = campaign.after(game)
             assert len({death.player for death in game.deaths()}) == len(game.deaths())
             assert [event["type"] for event in game.story].count("finished") == 1
+            if campaign.reason == "victory":
+                assert not game.quest.rooms[-1].has_living_boss
         reasons.add(campaign.reason)
     assert reasons >= {"wipe", "turn_cap"}
 
