@@ -10,7 +10,18 @@ import json
 import os
 import re
 
-SCHEMA = 1
+from rpg_sheets import (
+    SCHEMA,
+    Invalid,
+    check_campaign,
+    check_character,
+    check_former,
+    check_memory,
+    check_sheet,
+    mark_dead,
+    plain,
+)
+
 MAX_CHARACTER_BYTES = 16 * 1024
 MAX_CAMPAIGN_BYTES = 16 * 1024
 MAX_FORMER_BYTES = 128 * 1024
@@ -19,14 +30,6 @@ MAX_CAMPAIGNS = 20  # files of adventures, the newest kept
 MAX_MEMORY_LINES = 200
 MAX_MEMORY_BYTES = 64 * 1024
 MAX_CORRUPT = 99  # files kept aside of one name; then the corrupt one stays and nothing is written
-MAX_POINTS = 1_000_000
-NUMBERS = ("hp", "max_hp", "mp", "max_mp", "xp", "level", "gold")
-TABLES = ("stats", "skills", "items", "standing")
-STATUSES = ("alive", "dead")
-
-
-class Invalid(Exception):
-    """A file is not what it should be."""
 
 
 class Journal:
@@ -41,6 +44,9 @@ class Journal:
         os.makedirs(self.path("memory"), exist_ok=True)
         os.makedirs(self.path("campaign"), exist_ok=True)
         before = self.load(self.campaign_file(), MAX_CAMPAIGN_BYTES, check_campaign)
+        if "character" not in state:
+            self.close(state, before)
+            return
         after = campaign_of(state, self.environment)
         self.keep_character(state)
         if after != before:
@@ -48,6 +54,22 @@ class Journal:
             if before is None:
                 self.forget_old_campaigns()
         self.remember(state, notes(before, after, state))
+
+    def close(self, state, campaign):
+        """A notice that says no more than what ended: our own files know the rest."""
+        death, why = state["notice"] == "death", plain(state.get("cause") or state.get("reason"))
+        known = self.load("character.json", MAX_CHARACTER_BYTES, check_sheet)
+        if campaign is not None and campaign["notice"] == state["notice"]:
+            return
+        if campaign is not None:
+            campaign.update(notice=state["notice"], reason=None if death else why)
+            self.save(self.campaign_file(), campaign, MAX_CAMPAIGN_BYTES)
+        if known is not None and death:
+            mark_dead(known, why)
+            self.save("character.json", known, MAX_CHARACTER_BYTES, durable=True)
+        text = f"I died: {why}" if death else f"the adventure ended: {why}"
+        adventure = known["adventure"] if known is not None else 0
+        self.remember({"adventure": adventure}, [(state["notice"], text)])
 
     def keep_character(self, state):
         """Write `character.json`; the one that was there before is archived if it is somebody else."""
@@ -71,8 +93,7 @@ class Journal:
         died = {one["id"]: one["cause"] for one in successor["ancestors"]}
         old = known["character"]
         if old["id"] in died:
-            known["status"] = "dead"
-            old.update(dead=True, cause=died[old["id"]], hp=0, mp=0, gold=0, items={})
+            mark_dead(known, died[old["id"]])
         former = self.load("campaign/former.json", MAX_FORMER_BYTES, check_former)
         sheets = [one for one in (former or {"sheets": []})["sheets"] if one["character"]["id"] != old["id"]]
         kept = {"schema": SCHEMA, "sheets": [*sheets, known][-MAX_FORMER:]}
@@ -202,75 +223,3 @@ def notes(before, after, state):
         text = f"I died: {cause}" if after["notice"] == "death" else f"the adventure ended: {after['reason']}"
         new.append((after["notice"], text))
     return new
-
-
-def check_character(value):
-    """A character as the game gives it, or Invalid."""
-    if not isinstance(value, dict):
-        raise Invalid("a character is an object")
-    for name in NUMBERS:
-        if type(value.get(name)) is not int or not 0 <= value[name] <= MAX_POINTS:
-            raise Invalid(f"{name} is no whole number from 0 to {MAX_POINTS}")
-    for name in TABLES:
-        table = value.get(name)
-        if not isinstance(table, dict) or any(type(number) is not int for number in table.values()):
-            raise Invalid(f"{name} is no table of whole numbers")
-    for name in ("id", "class"):
-        if not isinstance(value.get(name), str) or not 0 < len(value[name]) <= 100:
-            raise Invalid(f"{name} is no text of 1 to 100 characters")
-    if type(value.get("dead")) is not bool or not isinstance(value.get("ancestors"), list):
-        raise Invalid("dead or ancestors is missing")
-    if value["hp"] > value["max_hp"] or value["mp"] > value["max_mp"]:
-        raise Invalid("more points than the most there can be")
-    if value["dead"] and value["items"]:
-        raise Invalid("the dead carry nothing")
-    return value
-
-
-def check_sheet(value):
-    """The content of `character.json`, or Invalid."""
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA or value.get("status") not in STATUSES:
-        raise Invalid(f"no sheet of schema {SCHEMA}")
-    if not isinstance(value.get("environment"), str) or type(value.get("adventure")) is not int:
-        raise Invalid("environment or adventure is missing")
-    if (value["status"] == "dead") is not check_character(value.get("character"))["dead"]:
-        raise Invalid("status and character do not agree")
-    return value
-
-
-def check_former(value):
-    """The content of `campaign/former.json`, or Invalid."""
-    if (
-        not isinstance(value, dict)
-        or value.get("schema") != SCHEMA
-        or not isinstance(value.get("sheets"), list)
-    ):
-        raise Invalid(f"no list of sheets of schema {SCHEMA}")
-    for sheet in value["sheets"]:
-        check_sheet(sheet)
-    return value
-
-
-def check_campaign(value):
-    """The content of a file of an adventure, or Invalid."""
-    if (
-        not isinstance(value, dict)
-        or value.get("schema") != SCHEMA
-        or not isinstance(value.get("party"), list)
-    ):
-        raise Invalid(f"no adventure of schema {SCHEMA}")
-    if any(not isinstance(one, list) or len(one) != 3 for one in value["party"]):
-        raise Invalid("the party is not a list of class, level, dead")
-    return value
-
-
-def check_memory(lines):
-    """The lines of a memory file, or Invalid."""
-    for line in lines:
-        if (
-            not isinstance(line, dict)
-            or line.get("schema") != SCHEMA
-            or not isinstance(line.get("text"), str)
-        ):
-            raise Invalid(f"a line is no memory of schema {SCHEMA}")
-    return lines

@@ -5,8 +5,8 @@ failure the reason goes to stderr, the exit code is 1 and stdout stays empty. PL
 the scripted hero its temper; the same state and seed give the same action, whatever lies under DATA_DIR.
 
 The agent's own files under DATA_DIR (default /data; see data.md) are brought up to date with every state.
-Trouble with them is told on stderr and never costs a turn. A state with a `notice` of death or end asks for
-nothing: it is noted, and the answer is {"type":"noted"}.
+Trouble with them is told on stderr and never costs a turn. A state with a `notice` asks for nothing: it is
+noted, and the answer is {"type":"noted"}; {"notice":"death","cause":…} or {"notice":"end","reason":…} will do.
 """
 
 import json
@@ -17,6 +17,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(globals().get("__file__", "/image/take_turn.py"))))
 
 MAX_STATE_BYTES = 1_000_000
+NOTICES = ("death", "end")
 DATA_DIR = "/data"
 
 
@@ -28,7 +29,7 @@ def read_request(text):
     state = request.get("state", request)
     if isinstance(state, dict) and "legal" in request:
         state = {**state, "legal": request["legal"]}
-    if not isinstance(state, dict) or not (state.get("legal") or state.get("notice")):
+    if not isinstance(state, dict) or not (state.get("legal") or state.get("notice") in NOTICES):
         raise ValueError("the state has no legal actions")
     return state, str(request.get("environment") or os.environ.get("GAME_ID") or "adventure")
 

@@ -104,6 +104,33 @@ def test_a_death_and_the_newborn_after_it(note: Any, player: Any, tmp_path: Path
     assert former["character"]["cause"] == dead.cause
 
 
+def test_a_bare_notice_of_death_will_do(note: Any, state: dict[str, Any], tmp_path: Path) -> None:
+    note(state)
+    for _ in range(2):  # said again after a restart
+        assert note({"notice": "death", "cause": "a goblin\x1b"}) == []
+    sheet = read(tmp_path, "character.json")
+    assert (sheet["status"], sheet["character"]["cause"]) == ("dead", "a goblin")
+    assert (sheet["character"]["items"], sheet["character"]["gold"], sheet["character"]["hp"]) == ({}, 0, 0)
+    assert sheet["character"]["xp"] == state["character"]["xp"]
+    assert [(line["kind"], line["text"]) for line in memories(tmp_path)[1:]] == [
+        ("death", "I died: a goblin")
+    ]
+
+
+def test_a_bare_notice_of_the_end_leaves_the_character(
+    note: Any, state: dict[str, Any], tmp_path: Path
+) -> None:
+    note(state)
+    assert note({"notice": "end", "reason": "victory"}) == []
+    assert read(tmp_path, "character.json")["character"] == state["character"]
+    assert memories(tmp_path)[-1]["text"] == "the adventure ended: victory"
+
+
+def test_a_notice_to_somebody_who_has_no_files(note: Any, tmp_path: Path) -> None:
+    assert note({"notice": "death", "cause": "a trap"}) == []
+    assert not (tmp_path / "character.json").exists()
+
+
 CORRUPT = [
     pytest.param(b"", id="empty"),
     pytest.param(b"{", id="cut-off"),
