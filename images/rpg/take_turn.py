@@ -6,7 +6,7 @@ the scripted hero its temper; the same state and seed give the same action, what
 
 The agent's own files under DATA_DIR (default /data; see data.md) are brought up to date with every state.
 Trouble with them is told on stderr and never costs a turn. A state with a `notice` asks for nothing: it is
-noted, and the answer is {"type":"noted"}; {"notice":"death","cause":…} or {"notice":"end","reason":…} will do.
+noted, and answered {"type":"noted"}; {"notice":"death","cause":…} or {"notice":"end","reason":…} will do.
 """
 
 import json
