@@ -16,6 +16,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases tests benchmarks
 	@echo "largest files:" && git ls-files '*.py' | xargs wc -l | sort -rn | sed -n '2,6p'
 
 format: $(READY)

@@ -218,17 +218,13 @@ class _Table:
         return {heard[0] for heard in left if heard is not None}
 
 
-class AgentActor(LoopActor):
+class AgentActor(Agent, LoopActor):
     """One agent in a process of its own."""
 
     def __init__(self, config: AgentConfig) -> None:
-        self._agent = Agent(config, RemoteSupervisor())
-        super().__init__()
+        Agent.__init__(self, config, RemoteSupervisor())
+        LoopActor.__init__(self)
 
     async def main(self) -> None:
         """Play until stopped."""
-        await self._agent.run(self.set_ready)
-
-    async def report(self) -> Report:
-        """See `Agent.report`."""
-        return await self._agent.report()
+        await self.run(self.set_ready)

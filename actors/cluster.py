@@ -9,7 +9,9 @@ resources are refused when connecting.
 import asyncio
 import json
 import os
+import signal
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,10 +29,11 @@ _CURRENT_CLUSTER: Final = Path("/tmp/ray/ray_current_cluster")  # written by `ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of the cluster; `host_ip` is how its processes are reached."""
+    """A node of the cluster; `host_ip` is how its processes are reached, `offers`: the resource "sandbox"."""
 
     node_id: str
     host_ip: str
+    offers: bool
 
     @property
     def pin(self) -> dict[str, float]:
@@ -56,7 +59,11 @@ class Cluster:
 
         here = ray.get_runtime_context().get_node_id()
         alive = [
-            Node(node_id=node["NodeID"], host_ip=node["NodeManagerAddress"])
+            Node(
+                node_id=node["NodeID"],
+                host_ip=node["NodeManagerAddress"],
+                offers="sandbox" in node["Resources"],
+            )
             for node in ray.nodes()  # type: ignore[no-untyped-call]
             if node["Alive"]
         ]
@@ -117,15 +124,8 @@ async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterato
         actors: actors about to be started; an embedded cluster prestarts a worker for each.
     """
     address = find_address(settings)
-    if address is None:
-        # All must be set before ray is imported; the first binds the loopback only.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        # As many workers as there will be actors start while Ray does, instead of one after the other later.
-        os.environ.setdefault("RAY_worker_maximum_startup_concurrency", str(actors))
-        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's default is 15: agents would starve
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is not None and (Path.home() / ".ray/auth_token").exists():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    before = dict(os.environ)
+    os.environ.update(_variables(address, actors) | before)
     import ray
 
     options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": "ERROR"}
@@ -142,6 +142,7 @@ async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterato
     try:
         async with asyncio.timeout(settings.ray.start_timeout_s):
             await asyncio.to_thread(ray.init, **options)
+        _take_signal_back()
     except TimeoutError:
         raise ClusterUnavailable(
             f"Ray did not {'answer at ' + address if address else 'start'} "
@@ -154,6 +155,28 @@ async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterato
         yield Cluster(embedded=address is None, address=address or "embedded")
     finally:
         await asyncio.to_thread(ray.shutdown)
+        for name in set(os.environ) - set(before):  # or a later `ray start` would inherit them
+            del os.environ[name]
+
+
+def _variables(address: str | None, actors: int) -> dict[str, str]:
+    """What Ray is told by its environment, before it is imported."""
+    always = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if address is not None:
+        has_token = (Path.home() / ".ray/auth_token").exists()
+        return always | ({"RAY_AUTH_MODE": "token"} if has_token else {})
+    return always | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # binds the loopback only
+        # As many workers as there will be actors start while Ray does, instead of one after the other later.
+        "RAY_worker_maximum_startup_concurrency": str(actors),
+        "RAY_worker_niceness": "0",  # Ray's default is 15: agents would starve
+    }
+
+
+def _take_signal_back() -> None:
+    """Give SIGTERM back to Python: Ray's core prints a stack trace and dies of it, uncleaned."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _answers(address: str) -> bool:

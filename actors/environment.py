@@ -257,22 +257,14 @@ class GameMaster:
             await xrpc.put_record(records.GAME_FINISHED, config.environment_id, record)
 
 
-class EnvironmentActor(LoopActor):
+class EnvironmentActor(GameMaster, LoopActor):
     """One environment in a process of its own; it stays to answer `status` after the end."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self._master = GameMaster(config, RULES[config.environment_type], RemoteSupervisor())
-        super().__init__()
+        GameMaster.__init__(self, config, RULES[config.environment_type], RemoteSupervisor())
+        LoopActor.__init__(self)
 
     async def main(self) -> None:
         """Play to the end."""
         self.set_ready()
-        await self._master.run()
-
-    async def status(self) -> Report:
-        """See `GameMaster.status`."""
-        return await self._master.status()
-
-    async def board(self, names: list[str]) -> dict[str, str]:
-        """See `GameMaster.board`."""
-        return await self._master.board(names)
+        await self.run()

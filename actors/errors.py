@@ -7,6 +7,8 @@ SkyleaseError
 ├── Refused                  budget, capacity, dirty state (exit 4)
 ├── ClusterUnavailable       no Ray cluster, or it lacks what an actor needs
 ├── ActorSilent              an actor did not answer in time
+├── ActorFailed              an actor could not start, and why
+├── TraceDamaged             a trace ends in the middle of a frame, or is none
 └── GameFailed               a game could not be played to its end
 
 They cross Ray, so every one takes positional arguments and hands them to `super().__init__`.
@@ -22,7 +24,7 @@ class SkyleaseError(Exception):
 
 
 class SettingsInvalid(SkyleaseError):
-    """A setting that does not exist or cannot have this value."""
+    """A setting that does not exist or cannot have this value. `name` says which, and of what kind it is."""
 
     exit_code = 2
 
@@ -31,7 +33,7 @@ class SettingsInvalid(SkyleaseError):
         self.name, self.problem, self.remedy = name, problem, remedy
 
     def __str__(self) -> str:
-        return f"setting {self.name} {self.problem}: {self.remedy}"
+        return f"{self.name} {self.problem}: {self.remedy}"
 
 
 class _Line(SkyleaseError):
@@ -67,8 +69,23 @@ class ClusterUnavailable(_Line):
     """No Ray cluster can be reached or started, or it lacks what an actor needs."""
 
 
+class TraceDamaged(_Line):
+    """A trace ends in the middle of a frame, or is none."""
+
+
 class GameFailed(_Line):
     """A game could not be played to its end."""
+
+
+class ActorFailed(SkyleaseError):
+    """An actor could not start; `reason` is its own error's line."""
+
+    def __init__(self, actor: str, reason: str) -> None:
+        super().__init__(actor, reason)
+        self.actor, self.reason = actor, reason
+
+    def __str__(self) -> str:
+        return f"the {self.actor.partition(':')[0]} cannot start: {self.reason}"
 
 
 class ActorSilent(SkyleaseError):

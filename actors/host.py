@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,7 @@ from sandboxes import (
     SandboxSpec,
     SandboxState,
     Tier,
+    TierUnavailable,
     UnsafeTier,
 )
 
@@ -54,8 +56,17 @@ class Host:
         self._made = 0
         self._destroyed = 0
 
-    async def run(self) -> None:
-        """Clear away what dead sandboxes left, now and then."""
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Clear away what dead sandboxes left, now and then; calls `ready` once sandboxes can be made.
+
+        Raises:
+            TierUnavailable: this host cannot offer the tier.
+        """
+        probe = await self._tier.probe()
+        if not probe.ok:
+            lack = probe.lacks[0]
+            raise TierUnavailable(probe.tier, f"{lack.what}: {lack.why}", lack.effect)
+        ready()
         while True:
             await self._tier.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
@@ -177,30 +188,13 @@ def _data_folder(agent_did: str) -> str:
     return sha256(agent_did.encode()).hexdigest()[:32]
 
 
-class HostActor(LoopActor):
+class HostActor(Host, LoopActor):
     """The host of one node in a process of its own. The sandboxes outlive it and are found again."""
 
     def __init__(self, config: HostConfig, tier_name: str) -> None:
-        self._host = Host(config, make_tier(tier_name, config.root / "sandboxes"))
-        super().__init__()
+        Host.__init__(self, config, make_tier(tier_name, config.root / "sandboxes"))
+        LoopActor.__init__(self)
 
     async def main(self) -> None:
         """Sweep until stopped."""
-        self.set_ready()
-        await self._host.run()
-
-    async def create(self, order: SandboxOrder) -> Path:
-        """See `Host.create`."""
-        return await self._host.create(order)
-
-    async def destroy(self, name: str) -> None:
-        """See `Host.destroy`."""
-        await self._host.destroy(name)
-
-    async def list(self) -> list[SandboxSeen]:
-        """See `Host.list`."""
-        return await self._host.list()
-
-    async def report(self) -> Report:
-        """See `Host.report`."""
-        return await self._host.report()
+        await self.run(self.set_ready)

@@ -13,10 +13,9 @@ from typing import Final
 from actors.cluster import OwnCluster, attach, find_address, own_cluster, own_cluster_file
 from actors.errors import ClusterUnavailable, NotThere
 from actors.faces import Report
-from actors.remote import RemoteActor
+from actors.remote import RemoteActor, host_name
 from actors.settings import Settings
 from actors.stage import Stage
-from actors.supervisor import host_name
 from actors.system import found_system, free_port, is_up, start_core
 
 LOCAL_IP: Final = (

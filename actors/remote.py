@@ -2,10 +2,11 @@
 
 import asyncio
 import random
+from pathlib import Path
 from typing import Any, Final
 
 from actors.errors import ActorSilent
-from actors.faces import LeaseRequest, Placement
+from actors.faces import LeaseRequest, Placement, SandboxOrder, SandboxSeen
 
 CALL_TIMEOUT_S: Final = 60.0  # a restart takes about 2 s; creating a sandbox on a busy machine may take 10
 RETRY_S: Final = (0.05, 0.5)  # waits between tries while an actor restarts, with full jitter
@@ -89,6 +90,30 @@ class RemoteSupervisor:
     async def count(self, name: str) -> None:
         """See SupervisorFace."""
         await self._actor.call("count", name)
+
+
+class RemoteHost:
+    """A node's host over Ray; see `HostFace` for what each method promises."""
+
+    def __init__(self, node_id: str) -> None:
+        self._actor = RemoteActor(host_name(node_id))
+
+    async def create(self, order: SandboxOrder) -> Path:
+        """See HostFace."""
+        return Path(await self._actor.call("create", order))
+
+    async def destroy(self, name: str) -> None:
+        """See HostFace."""
+        await self._actor.call("destroy", name)
+
+    async def list(self) -> list[SandboxSeen]:
+        """See HostFace."""
+        return list(await self._actor.call("list"))
+
+
+def host_name(node_id: str) -> str:
+    """The actor name of a node's host."""
+    return f"host:{node_id}"
 
 
 def _placement(value: object) -> Placement:

@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from actors import records
-from actors.errors import NotThere, WrongUse
+from actors.errors import NotThere, TraceDamaged, WrongUse
 from actors.faces import Report
 from firehose import (
     AccountEvent,
@@ -18,6 +18,7 @@ from firehose import (
     Lexicons,
     StaticDirectory,
     SyncEvent,
+    TraceInvalid,
     VerifiedRecord,
 )
 from firehose.trace import TraceFrame, read_trace
@@ -64,10 +65,10 @@ async def judge_trace(
     """Every frame with its verdict; `now_ms` fixes the clock (default: when each frame was received).
 
     Raises:
-        TraceInvalid: the file is damaged; the frames before have been judged.
+        TraceDamaged: the file is no whole trace; the frames before the damage have been judged.
     """
     directory, verifier = StaticDirectory(documents), Verifier()
-    for recorded in read_trace(trace):
+    for recorded in _whole_frames(trace):
         at = recorded.received_us // 1000 if now_ms is None else now_ms
         judgement = verifier.receive(recorded.frame, at)
         while judgement.needs:
@@ -77,6 +78,19 @@ async def judge_trace(
                 verifier.learn(need.did, await directory.resolve(need.did))
             judgement = verifier.receive(recorded.frame, at)
         yield Judged(recorded=recorded, judgement=judgement)
+
+
+def _whole_frames(trace: Path) -> Iterator[TraceFrame]:
+    count = 0
+    try:
+        for recorded in read_trace(trace):
+            count += 1
+            yield recorded
+    except TraceInvalid as error:
+        remedy = (
+            "copy it again, or record on to it, which cuts the torn end off" if count else "name a .fht file"
+        )
+        raise TraceDamaged(f"{error} ({count} whole frames before it): {remedy}") from None
 
 
 async def replay(

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,7 +19,9 @@ from actors.errors import SettingsInvalid
 ENV_PREFIX: Final = "SKYLEASE_"
 CONFIG_VARIABLE: Final = "SKYLEASE_CONFIG"
 # Read by the command line, the images and the tests themselves; not settings.
-OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_NO_SKIPS"})
+OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE, "SKYLEASE_REQUIRE_SHARED", "SKYLEASE_NO_SKIPS", "SKYLEASE_BENCH_IMAGE"}
+)
 
 
 def _default_data_dir() -> str:
@@ -65,7 +67,9 @@ class LeaseSettings(Section):
 class SandboxSettings(Section):
     """What a sandbox may use, and how it is isolated."""
 
-    tier: str = Field("process", description="isolation: process (bubblewrap), or unsafe (none at all)")
+    tier: Literal["process", "unsafe"] = Field(
+        "process", description="isolation: process (bubblewrap), or unsafe (none at all)"
+    )
     memory_mib: int = Field(
         512, gt=15, description="memory limit of a sandbox in MiB, where cgroups are writable"
     )
@@ -198,12 +202,13 @@ def _walk(settings: Settings) -> Iterator[tuple[str, object, str]]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    file = f"the settings file {path}"
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsInvalid(str(path), f"cannot be read ({error.strerror})", "check the path") from None
+        raise SettingsInvalid(file, f"cannot be read ({error.strerror})", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsInvalid(str(path), f"is not TOML ({error})", "correct that line") from None
+        raise SettingsInvalid(file, f"is not TOML ({error})", "correct that line") from None
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,7 +231,8 @@ def _from_environment() -> list[tuple[str, str]]:
     given = [variable for variable in os.environ if variable.startswith(ENV_PREFIX)]
     for variable in given:
         if variable not in known and variable not in OTHER_VARIABLES:
-            raise SettingsInvalid(variable, "is not a setting", _nearest(variable, set(known)))
+            nearest = _nearest(variable, set(known))
+            raise SettingsInvalid(f"the variable {variable}", "is not a setting", nearest)
     return [(known[variable], os.environ[variable]) for variable in given if variable in known]
 
 
@@ -236,7 +242,7 @@ def _explain(error: ValidationError, path: Path | None) -> tuple[str, str, str]:
     if first["type"] == "extra_forbidden":
         where = f" in {path}" if path else ""
         return f"{name}{where}", "is not a setting", _nearest(name, {*names(), *Settings.model_fields})
-    return name, f"is {first['input']!r}: {first['msg']}", "correct the value"
+    return f"the setting {name}", f"is {first['input']!r}", first["msg"]
 
 
 def _nearest(name: str, known: set[str]) -> str:

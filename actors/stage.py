@@ -12,16 +12,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from actors.cluster import Cluster, Node
-from actors.errors import ActorSilent
+from actors.errors import ActorFailed
 from actors.remote import RemoteActor
 
 log = logging.getLogger(__name__)
 
-RESTART_PAUSE_S: Final = (
-    0.2,
-    5.0,
-)  # before a loop that failed runs again; doubles, reset by a minute of health
+MAX_FAILED_STARTS: Final = 3  # a loop that fails so often before it was ever ready will not get better
+RESTART_PAUSE_S: Final = (0.2, 5.0)  # before a loop that failed runs again: doubles, reset by health
 HEALTHY_S: Final = 60.0
+READY_POLL_S: Final = 0.02
 
 
 class LoopActor:
@@ -29,9 +28,10 @@ class LoopActor:
 
     def __init__(self) -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-        self._failures: list[str] = []
-        self._ready = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._keep_running(), name="main")
+        self._loop_failures: list[str] = []
+        self.waiting_for = ""  # what a start that takes long is waiting for, for `wait_ready`
+        self._loop_ready = asyncio.Event()
+        self._loop_task = asyncio.get_running_loop().create_task(self._keep_running(), name="main")
 
     async def main(self) -> None:
         """The loop; it calls `self.set_ready()` once the actor can be used."""
@@ -39,25 +39,30 @@ class LoopActor:
 
     def set_ready(self) -> None:
         """From now on `wait_ready` answers."""
-        self._ready.set()
+        self._loop_ready.set()
 
     async def ping(self) -> dict[str, Any]:
         """Process id, whether it is ready, and the last failures of its loop."""
-        return {"pid": os.getpid(), "ready": self._ready.is_set(), "failures": self._failures[-3:]}
+        return {
+            "pid": os.getpid(),
+            "ready": self._loop_ready.is_set(),
+            "failures": self._loop_failures[-MAX_FAILED_STARTS:],
+            "waiting_for": self.waiting_for,
+        }
 
     async def wait_ready(self, timeout_s: float) -> dict[str, Any]:
-        """`ping`, once ready or after `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
-        except TimeoutError:
-            pass
+        """`ping`, once ready, failed too often or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not self._loop_ready.is_set() and time.monotonic() < deadline:
+            if len(self._loop_failures) >= MAX_FAILED_STARTS:
+                break
+            await asyncio.sleep(READY_POLL_S)
         return await self.ping()
 
     async def stop(self) -> None:
         """Cancel the loop and wait for it; after that the actor can be ended gracefully."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)
 
     async def _keep_running(self) -> None:
         pause = RESTART_PAUSE_S[0]
@@ -68,7 +73,7 @@ class LoopActor:
                 return
             except Exception as error:  # the edge of the actor: log, tell `ping`, try again
                 log.exception("loop failed")
-                self._failures.append(_one_line(error))
+                self._loop_failures.append(_one_line(error))
             if time.monotonic() - started > HEALTHY_S:
                 pause = RESTART_PAUSE_S[0]
             await asyncio.sleep(pause)
@@ -86,7 +91,8 @@ class Stage:
         """Start an actor on a node, or find the one of that name; returns once it is ready.
 
         Raises:
-            ActorSilent: it did not come up in time, with the reason if its loop told one.
+            ActorFailed: it cannot start, and why.
+            ActorSilent: it did not answer at all.
         """
         import ray
 
@@ -97,12 +103,15 @@ class Stage:
             resources=node.pin,
         )(actor_class)
         options = remote_class.options(name=name, get_if_exists=True, lifetime=self._cluster.lifetime)
-        self._handles[name] = await asyncio.to_thread(options.remote, *args)
+        handle = self._handles[name] = await asyncio.to_thread(options.remote, *args)
+        await _check_created(name, handle)
         actor = RemoteActor(name)
         answer = await actor.call("wait_ready", self._timeout_s, timeout_s=self._timeout_s + 5)
         if not answer["ready"]:
-            reason = answer["failures"][-1] if answer["failures"] else "no reason told"
-            raise ActorSilent(name, f"start ({reason})", self._timeout_s)
+            if answer["failures"]:
+                raise ActorFailed(name, answer["failures"][-1])
+            waited = answer["waiting_for"] or "something it does not tell"
+            raise ActorFailed(name, f"it waited {self._timeout_s:g} s for {waited}")
         return actor
 
     async def stop(self, name: str, timeout_s: float = 5.0) -> None:
@@ -123,6 +132,20 @@ class Stage:
             await self.stop(name)
 
 
+async def _check_created(name: str, handle: Any) -> None:
+    """Raise if the actor's constructor failed: Ray does not try that again, so waiting would be in vain."""
+    from ray.exceptions import ActorDiedError, RayActorError
+
+    try:
+        await handle.ping.remote()
+    except ActorDiedError as error:
+        told = str(error).strip().splitlines()
+        if any("creation task" in line for line in told):
+            raise ActorFailed(name, told[-1]) from None
+    except RayActorError:  # killed just now: it is restarted, and asked again by name
+        log.info("actor died while it started", extra={"actor": name})
+
+
 async def _quietly(call: Callable[[], Awaitable[object]], timeout_s: float) -> None:
     """Await a call whose failure means only that the actor is gone already."""
     from ray.exceptions import RayError
@@ -137,4 +160,4 @@ async def _quietly(call: Callable[[], Awaitable[object]], timeout_s: float) -> N
 def _one_line(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -25,9 +25,8 @@ from actors.faces import (
     Placement,
     Report,
     SandboxOrder,
-    SandboxSeen,
 )
-from actors.remote import RemoteActor
+from actors.remote import RemoteHost
 from actors.stage import LoopActor
 from firehose import Subscriber, XrpcClient
 from leases import Acquired, Cause, Lease, LeaseEnded, LeaseEnding, LeaseEvent, Ledger, SandboxState
@@ -432,89 +431,13 @@ def _shown(lease: Lease) -> Report:
     }
 
 
-class RemoteHost:
-    """A node's host over Ray; see `HostFace` for what each method promises."""
-
-    def __init__(self, node_id: str) -> None:
-        self._actor = RemoteActor(host_name(node_id))
-
-    async def create(self, order: SandboxOrder) -> Path:
-        """See HostFace."""
-        return Path(await self._actor.call("create", order))
-
-    async def destroy(self, name: str) -> None:
-        """See HostFace."""
-        await self._actor.call("destroy", name)
-
-    async def list(self) -> list[SandboxSeen]:
-        """See HostFace."""
-        return list(await self._actor.call("list"))
-
-
-def host_name(node_id: str) -> str:
-    """The actor name of a node's host."""
-    return f"host:{node_id}"
-
-
-class SupervisorActor(LoopActor):
-    """The one supervisor of the cluster. Its methods are `Supervisor`'s; see there."""
+class SupervisorActor(Supervisor, LoopActor):
+    """The one supervisor of the cluster, in a process of its own."""
 
     def __init__(self, config: SupervisorConfig) -> None:
-        self._supervisor = Supervisor(config, RemoteHost)
-        super().__init__()
+        Supervisor.__init__(self, config, RemoteHost)
+        LoopActor.__init__(self)
 
     async def main(self) -> None:
         """Hear and act until stopped."""
-        await self._supervisor.run(self.set_ready)
-
-    async def acquire(self, request: LeaseRequest) -> Placement:
-        """See Supervisor."""
-        return await self._supervisor.acquire(request)
-
-    async def recover(self, lease_id: str, epoch: int) -> Placement:
-        """See Supervisor."""
-        return await self._supervisor.recover(lease_id, epoch)
-
-    async def renew(self, lease_id: str, epoch: int, last_turn: int, cursor: int) -> bool:
-        """See Supervisor."""
-        return await self._supervisor.renew(lease_id, epoch, last_turn, cursor)
-
-    async def live_leases(self, agent_did: str) -> list[Placement]:
-        """See Supervisor."""
-        return await self._supervisor.live_leases(agent_did)
-
-    async def cursor(self, name: str) -> int | None:
-        """See Supervisor."""
-        return await self._supervisor.cursor(name)
-
-    async def save_cursor(self, name: str, seq: int) -> None:
-        """See Supervisor."""
-        await self._supervisor.save_cursor(name, seq)
-
-    async def count(self, name: str) -> None:
-        """See Supervisor."""
-        await self._supervisor.count(name)
-
-    async def status(self) -> Report:
-        """See Supervisor."""
-        return await self._supervisor.status()
-
-    async def describe(self) -> Report:
-        """See Supervisor."""
-        return await self._supervisor.describe()
-
-    async def leases(self, environment_id: str | None = None) -> list[Report]:
-        """See Supervisor."""
-        return await self._supervisor.leases(environment_id)
-
-    async def end_environment(self, environment_id: str) -> Report:
-        """See Supervisor."""
-        return await self._supervisor.end_environment(environment_id)
-
-    async def end(self, lease_id: str) -> None:
-        """See Supervisor."""
-        await self._supervisor.end(lease_id)
-
-    async def drain(self, timeout_s: float) -> Report:
-        """See Supervisor."""
-        return await self._supervisor.drain(timeout_s)
+        await self.run(self.set_ready)

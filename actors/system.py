@@ -5,22 +5,22 @@ import fcntl
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from actors.accounts import AccountBook
-from actors.cluster import Cluster, Node, attach
+from actors.cluster import Cluster, Node, attach, find_address
 from actors.errors import Refused
 from actors.faces import Endpoints, Report
 from actors.host import HostActor, HostConfig
 from actors.network import NetworkActor, NetworkConfig
-from actors.remote import RemoteActor
+from actors.remote import RemoteActor, host_name
 from actors.resources import shipped
 from actors.settings import Settings
 from actors.stage import Stage
-from actors.supervisor import SupervisorActor, SupervisorConfig, host_name
+from actors.supervisor import SupervisorActor, SupervisorConfig
 from actors.tap import TapActor, TapConfig
 from firehose import XrpcClient
 from sandboxes import Limits
@@ -79,16 +79,22 @@ async def running_system(settings: Settings, *, actors: int) -> AsyncIterator[Sy
         settings: see config/skylease.toml.
         actors: how many more actors the caller is going to start.
     """
-    async with attach(settings, slots=settings.sandbox.slots, actors=actors + CORE_ACTORS) as cluster:
+    async with AsyncExitStack() as stack:
+        if find_address(settings) is None:  # said before Ray is started for nothing
+            stack.enter_context(_data_lock(settings.data_path))
+        cluster = await stack.enter_async_context(
+            attach(settings, slots=settings.sandbox.slots, actors=actors + CORE_ACTORS)
+        )
         stage = Stage(cluster, settings.ray.start_timeout_s)
-        if not cluster.embedded and is_up():
-            yield await found_system(settings, cluster, stage)
-            return
-        with _data_lock(settings.data_path):
-            try:
-                yield await start_core(settings, cluster, stage)
-            finally:
-                await stage.stop_all()
+        if not cluster.embedded:
+            if is_up():
+                yield await found_system(settings, cluster, stage)
+                return
+            stack.enter_context(_data_lock(settings.data_path))
+        try:
+            yield await start_core(settings, cluster, stage)
+        finally:
+            await stage.stop_all()
 
 
 def is_up() -> bool:
@@ -117,11 +123,12 @@ async def found_system(settings: Settings, cluster: Cluster, stage: Stage) -> Sy
 
 async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> System:
     """Start network, tap, supervisor and a host per node."""
-    nodes, data = cluster.nodes(), settings.data_path
+    everywhere, data = cluster.nodes(), settings.data_path
     data.mkdir(parents=True, exist_ok=True)
-    here, lexicons = nodes[0], shipped("config/lexicons")
+    here, lexicons = everywhere[0], shipped("config/lexicons")
+    nodes = [node for node in everywhere if node.offers] or everywhere
     # On one node everything stays on the loopback; other nodes must be able to reach the head.
-    listen_host = settings.network.host if len(nodes) == 1 else here.host_ip
+    listen_host = settings.network.host if len(everywhere) == 1 else here.host_ip
     pds_url, plc_url = settings.network.pds_url, settings.network.plc_url
     async with asyncio.TaskGroup() as tasks:
         for node in nodes:

@@ -1,12 +1,16 @@
 """The tap as an actor: one upstream subscription, verified once, re-broadcast with filters."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from actors.faces import Report
 from actors.stage import LoopActor
 from firehose.identity import DidDirectory
 from firehose.tap import Tap
+
+LIVE_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,25 @@ class TapActor(LoopActor):
             ) as tap,
         ):
             self._tap = tap
-            self.set_ready()
-            await tap.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(tap.run(), name="tap")
+                await self._until_live(tap)
+                self.set_ready()
+
+    async def _until_live(self, tap: Tap) -> None:
+        """Until upstream has let us in and what it sends can be read."""
+        while True:
+            upstream = tap.stats()["upstream"]
+            counters = {name: count for name, count in upstream["counters"].items() if name != "received"}
+            told = ", ".join(f"{count} {name}" for name, count in counters.items())
+            self.waiting_for = (
+                f"the firehose at {self._config.upstream_url} "
+                f"(state {upstream['state']}; {told or 'no answer'}): "
+                "check network.relay_url and network.pds_url"
+            )
+            if upstream["state"] == "live" and not counters.get("garbage"):
+                return
+            await asyncio.sleep(LIVE_POLL_S)
 
     async def stats(self) -> Report:
         """What was seen, verified and rejected, who listens, the newest position; empty while down."""

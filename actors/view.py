@@ -13,7 +13,7 @@ from rich.text import Text
 
 from actors.simulate import Moment
 
-COLOURS: Final = ("red", "blue", "yellow", "green", "magenta", "cyan")
+COLOURS: Final = ("red", "blue", "dark_orange", "white", "green", "magenta")  # as on the board
 PLAIN_EVERY_S: Final = 5.0
 
 

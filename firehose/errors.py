@@ -316,8 +316,8 @@ class CursorInFuture(SubscriptionError):
 
     def __str__(self) -> str:
         return (
-            f"{self.url} has not reached our cursor {self.cursor}: it has lost its sequence or is another host; "
-            "start again without a cursor if that is meant"
+            f"{self.url} has not reached our cursor {self.cursor}: it has lost its sequence or is another "
+            "host; start again without a cursor if that is meant"
         )
 
 

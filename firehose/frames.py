@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import cbor2
 import libipld
 
 from firehose.car import MAX_BLOCKS_BYTES
 from firehose.cid import Cid
-from firehose.drisl import encode
 from firehose.errors import FrameInvalid, SyntaxInvalid
 from firehose.syntax import Did, Tid, parse_did, parse_tid
 
@@ -239,11 +239,22 @@ def encode_info(name: str, message: str | None = None) -> bytes:
 
 def encode_error(name: str, message: str | None = None) -> bytes:
     """An error frame; the server closes after it."""
-    return encode({"op": -1}) + encode(_present(error=name, message=message))
+    return _canonical({"op": -1}) + _canonical(_present(error=name, message=message))
 
 
 def _encode(kind: FrameType, body: dict[str, Any]) -> bytes:
-    return encode({"op": 1, "t": str(kind)}) + encode(body)
+    return _canonical({"op": 1, "t": str(kind)}) + _canonical(body)
+
+
+def _canonical(value: dict[str, Any]) -> bytes:
+    """The DRISL encoding; cbor2's canonical form is the same for all that a frame holds (no floats)."""
+    return cbor2.dumps(value, canonical=True, default=_tag_link)
+
+
+def _tag_link(encoder: cbor2.CBOREncoder, value: object) -> None:
+    if not isinstance(value, Cid):
+        raise TypeError(f"{type(value).__name__} has no place in a frame")
+    encoder.encode(cbor2.CBORTag(42, b"\0" + value.bytes))
 
 
 def _present(**fields: Any) -> dict[str, Any]:

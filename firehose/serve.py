@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from firehose.fanout import FanOut
+from firehose.frames import CommitEvent, Frame, parse_frame
 from firehose.listen import listening_socket
 from firehose.window import MAX_LAG_FRAMES, Entry, FrameWindow
 
@@ -92,19 +93,40 @@ class FrameServer:
             self._server.close()
             await self._server.wait_closed()
 
-    def publish(self, frame: bytes, seq: int, did: str | None, collections: tuple[str, ...] = ()) -> None:
-        """Append an accepted frame to the window and pass it on.
+    def publish(
+        self,
+        frame: bytes,
+        seq: int | None = None,
+        did: str | None = None,
+        collections: tuple[str, ...] = (),
+    ) -> None:
+        """Append a frame to the window and pass it on; one without a seq goes to who is connected now.
 
         Args:
             frame: as received.
-            seq: higher than every seq before it.
+            seq: higher than every seq before it; None: read it, and what filters need, from the frame.
             did: whose event it is.
             collections: of all ops of a #commit; empty for other events.
 
         Raises:
+            FrameInvalid: it had to be read and cannot be.
             ValueError: seq is not higher than the last.
         """
-        entry = Entry(seq, frame, did, collections)
+        if seq is not None:
+            self.append(Entry(seq, frame, did, collections))
+            return
+        event = parse_frame(frame)
+        if getattr(event, "seq", None) is None:
+            self.notify(frame)
+        else:
+            self.append(entry_of(frame, event))
+
+    def append(self, entry: Entry) -> None:
+        """Append a frame to the window and pass it on.
+
+        Raises:
+            ValueError: its seq is not higher than the last.
+        """
         self.window.append(entry)
         self._fanout.publish(entry)
 
@@ -146,6 +168,14 @@ class FrameServer:
         if self._fanout.clients >= MAX_CLIENTS:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "too many clients\n")
         return None
+
+
+def entry_of(frame: bytes, event: Frame) -> Entry:
+    """A frame with what filters look at. `event` is what it was parsed to, and has a seq."""
+    seq, did = getattr(event, "seq", 0), getattr(event, "did", None)
+    if not isinstance(event, CommitEvent):
+        return Entry(seq, frame, did)
+    return Entry(seq, frame, did, tuple(dict.fromkeys(op.path.partition("/")[0] for op in event.ops)))
 
 
 class _WebSocketChannel:

@@ -8,19 +8,19 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from firehose.clock import now_ms
 from firehose.errors import DirectoryUnavailable, FirehoseError, WindowUnavailable
-from firehose.frames import CommitEvent, Frame, FrameType, IdentityEvent, parse_frame, peek
+from firehose.frames import FrameType, IdentityEvent, parse_frame, peek
 from firehose.identity import DidResolver, Document
 from firehose.key_book import ResolveDid
-from firehose.serve import FrameServer
+from firehose.serve import FrameServer, entry_of
 from firehose.subscribe import Backoff, Subscriber
 from firehose.trace import TraceWriter
 from firehose.verify import Judgement, Verdict, Verifier
@@ -33,6 +33,21 @@ PASSED_ON: Final = frozenset({Verdict.ACCEPT, Verdict.NOOP})
 MAX_ROUNDS: Final = 4  # of needs for one frame; the verifier promises two
 HOLD_S: Final = 30.0  # how long the stream waits for a directory that is away, before a commit goes unjudged
 HOLD_PAUSE_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapSpec:
+    """How a tap follows and serves, where the defaults do not fit."""
+
+    dids: tuple[str, ...] = ()  # ask upstream for these accounts only; it must be a tap
+    collections: tuple[str, ...] = ()  # likewise
+    max_window_bytes: int = MAX_WINDOW_BYTES  # of frames that are kept; the file holds at most twice as much
+    max_lag_frames: int = MAX_LAG_FRAMES  # a live client further behind is dropped
+    idle_timeout_s: float | None = None  # reconnect when upstream says nothing for so long
+    give_up_after_s: float | None = None  # `run` raises when there is no upstream for so long; None: never
+    hold_s: float = HOLD_S
+    backoff: Backoff = field(default_factory=Backoff)  # pauses between attempts upstream
+    rng: random.Random = field(default_factory=random.Random)  # draws their jitter
 
 
 class Tap:
@@ -49,15 +64,7 @@ class Tap:
         cursor: int | None = None,
         clock: Callable[[], int] = now_ms,
         record: Path | None = None,
-        dids: Iterable[str] = (),
-        collections: Iterable[str] = (),
-        max_window_bytes: int = MAX_WINDOW_BYTES,
-        max_lag_frames: int = MAX_LAG_FRAMES,
-        idle_timeout_s: float | None = None,
-        give_up_after_s: float | None = None,
-        backoff: Backoff | None = None,
-        rng: random.Random | None = None,
-        hold_s: float = HOLD_S,
+        spec: TapSpec | None = None,
     ) -> None:
         """Prepare; nothing is opened before the context is entered.
 
@@ -70,35 +77,16 @@ class Tap:
             cursor: where to begin when the window is empty: 0 for all that upstream keeps, None for now.
             clock: epoch milliseconds: the time of receipt, and the verifier's clock.
             record: a trace file for every frame as received, accepted or not.
-            dids: ask upstream for these accounts only; it must be a tap.
-            collections: ask upstream for these collections only; it must be a tap.
-            max_window_bytes: of frames that are kept; the file holds at most twice as much.
-            max_lag_frames: a live client further behind is dropped.
-            idle_timeout_s: reconnect when upstream says nothing for so long.
-            give_up_after_s: `run` raises when there is no upstream for so long; None: try for ever.
-            backoff: pauses between attempts upstream.
-            rng: draws their jitter.
-            hold_s: seconds to wait for a did:plc directory that does not answer.
+            spec: everything else.
         """
+        self._upstream_url = upstream_url
         self._directory = directory
         self._state_dir = state_dir
+        self._address = (host, port)
         self._cursor = cursor
         self._clock = clock
         self._record_path = record
-        self._max_window_bytes = max_window_bytes
-        self._hold_s = hold_s
-        self._new_subscriber = partial(
-            Subscriber,
-            upstream_url,
-            dids=tuple(dids),
-            collections=tuple(collections),
-            idle_timeout_s=idle_timeout_s,
-            backoff=backoff,
-            rng=rng,
-            give_up_after_s=give_up_after_s,
-        )
-        self._new_server = partial(FrameServer, host, port, max_lag_frames=max_lag_frames, health=self.stats)
-        self._upstream_url = upstream_url
+        self._spec = spec or TapSpec()
         self._verifier = Verifier()
         self._seen: Counter[str] = Counter()
         self._closing = AsyncExitStack()
@@ -121,10 +109,14 @@ class Tap:
             window = self._load(self._file)
             if self._record_path is not None:
                 self._record = stack.enter_context(TraceWriter(self._record_path))
-            last_seq = window.last_seq
-            self._subscriber = self._new_subscriber(cursor=self._cursor if last_seq is None else last_seq)
+            self._subscriber = self._new_subscriber(
+                self._cursor if window.last_seq is None else window.last_seq
+            )
             stack.push_async_callback(self._subscriber.close)
-            self._server = await stack.enter_async_context(self._new_server(window))
+            server = FrameServer(
+                *self._address, window, max_lag_frames=self._spec.max_lag_frames, health=self.stats
+            )
+            self._server = await stack.enter_async_context(server)
             self._closing = stack.pop_all()
         return self
 
@@ -144,7 +136,7 @@ class Tap:
         return self._opened_server().port
 
     async def run(self) -> None:
-        """Follow upstream until cancelled.
+        """Follow upstream until cancelled; once for each time the context is entered.
 
         Raises:
             SubscriptionError: upstream cannot be followed any further; its subclasses say why.
@@ -154,7 +146,7 @@ class Tap:
             raise RuntimeError("enter the tap's context first")
         async for frame in self._subscriber.frames():
             await self._take(frame, self._file)
-            if self._file.size_bytes > 2 * self._max_window_bytes:
+            if self._file.size_bytes > 2 * self._spec.max_window_bytes:
                 await self._compact(self._file)
 
     def stats(self) -> dict[str, Any]:
@@ -181,6 +173,19 @@ class Tap:
             },
         }
 
+    def _new_subscriber(self, cursor: int | None) -> Subscriber:
+        spec = self._spec
+        return Subscriber(
+            self._upstream_url,
+            cursor=cursor,
+            dids=spec.dids,
+            collections=spec.collections,
+            idle_timeout_s=spec.idle_timeout_s,
+            backoff=spec.backoff,
+            rng=spec.rng,
+            give_up_after_s=spec.give_up_after_s,
+        )
+
     # one frame
 
     async def _take(self, frame: bytes, file: WindowFile) -> None:
@@ -195,12 +200,12 @@ class Tap:
         if judgement.verdict not in PASSED_ON:
             log.debug("not passed on", extra={"verdict": judgement.verdict, "reason": judgement.reason})
             return
-        entry = _entry(frame, judgement.event)
+        assert judgement.event is not None, "a verdict that passes a frame on names its event"
         if isinstance(judgement.event, IdentityEvent):
             self._directory.purge(judgement.event.did)
         # On disk first: a client must never have seen what we would not know of after a crash.
         file.append(received_ms * 1000, frame)
-        server.publish(entry.frame, entry.seq, entry.did, entry.collections)
+        server.append(entry_of(frame, judgement.event))
 
     async def _judge(self, frame: bytes, received_ms: int) -> Judgement:
         judgement = self._verifier.receive(frame, received_ms)
@@ -217,7 +222,7 @@ class Tap:
         if need.refresh:
             self._directory.purge(need.did)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._hold_s
+        deadline = loop.time() + self._spec.hold_s
         while True:
             try:
                 return await self._directory.resolve(need.did)
@@ -252,10 +257,10 @@ class Tap:
 
     def _load(self, file: WindowFile) -> FrameWindow:
         """The window as the file holds it; the verifier takes up what it proved before."""
-        window = FrameWindow(max_bytes=self._max_window_bytes)
+        window = FrameWindow(max_bytes=self._spec.max_window_bytes)
         for entry in self._entries(file):
             if len(window) == 0 and self._seen["marked"]:
-                window = FrameWindow(missing_seq=entry.seq - 1, max_bytes=self._max_window_bytes)
+                window = FrameWindow(missing_seq=entry.seq - 1, max_bytes=self._spec.max_window_bytes)
             window.append(entry)
             self._seen["restored"] += 1
         return window
@@ -270,17 +275,9 @@ class Tap:
                 event = parse_frame(record.frame)
             except FirehoseError as error:
                 raise WindowUnavailable(str(file.path), f"a frame in it is damaged: {error}") from error
-            yield _entry(record.frame, event)
+            yield entry_of(record.frame, event)
 
     def _opened_server(self) -> FrameServer:
         if self._server is None:
             raise RuntimeError("enter the tap's context first")
         return self._server
-
-
-def _entry(frame: bytes, event: Frame | None) -> Entry:
-    """What the filters look at."""
-    seq, did = getattr(event, "seq", 0), getattr(event, "did", None)
-    if not isinstance(event, CommitEvent):
-        return Entry(seq, frame, did)
-    return Entry(seq, frame, did, tuple(dict.fromkeys(op.path.partition("/")[0] for op in event.ops)))

@@ -1,7 +1,8 @@
 """Sandboxes: the isolated machines in which agents take their turns.
 
-Enters: a `SandboxSpec` (name, epoch, image, env, limits). Leaves: a `Sandbox` that runs commands, turns, sessions, processes
-and files. A `Tier` creates, finds and destroys them; `connect_sandbox` is all that an agent's process needs.
+Enters: a `SandboxSpec` (name, epoch, image, env, limits). Leaves: a `Sandbox` that runs commands, turns,
+sessions, processes and files. A `Tier` creates, finds and destroys them; `connect_sandbox` is all that an
+agent's process needs.
 """
 
 from sandboxes.errors import (

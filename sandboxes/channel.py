@@ -22,7 +22,7 @@ def connect_socket(path: Path) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        # A socket's address holds 107 bytes; through the directory's descriptor, the directory may be any length.
+        # A socket's address holds 107 bytes: through its descriptor, the directory may be of any length.
         directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
         try:
             sock.connect(f"/proc/self/fd/{directory}/{path.name}")

@@ -1,4 +1,6 @@
-"""Names of sandboxes: one name for the directory, the cgroup and everything else, derived once from the lease's key."""
+"""Names of sandboxes: one name for the directory, the cgroup and everything else, derived once from the
+lease's key.
+"""
 
 import hashlib
 import re
@@ -15,7 +17,7 @@ def runtime_name(agent_did: str, environment_id: str) -> str:
     """Return the name of the sandbox of a lease: a readable slug and a hash of the whole key.
 
     >>> runtime_name("did:plc:alice234567", "catan-7")
-    'alice234567-catan-7-edaf2d0ae5a1cb08'
+    'alice234567-catan-7-8fd2596643ef313a'
     """
     key = f"{agent_did}::{environment_id}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:HASH_CHARS]

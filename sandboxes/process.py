@@ -52,7 +52,8 @@ class Process:
         return await self._until("its end", timeout, lambda head, _out, _err: _exit_code(head))
 
     async def wait_for_log(self, pattern: str, timeout: float = 60.0) -> str:
-        """Return the first match of a regular expression in either stream; what was written before counts, too.
+        """Return the first match of a regular expression in either stream; what was written before counts,
+        too.
 
         Raises:
             ProcessEnded: it ended without writing that.

@@ -55,7 +55,9 @@ class _NoAction(Exception):
 
 
 def judge_turn(result: ExecResult, *, timeout_seconds: float, timed_out: bool) -> TurnResult:
-    """Decide what a finished turn script has said: exactly one JSON object on stdout, and exit code 0, is an action."""
+    """Decide what a finished turn script has said: exactly one JSON object on stdout, and exit code 0, is an
+    action.
+    """
     action, skip = None, None
     try:
         if timed_out:

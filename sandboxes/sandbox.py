@@ -1,7 +1,7 @@
 """A sandbox as its user sees it: commands, turns, sessions, processes. Files are in `workspace.py`.
 
-`connect_sandbox` needs only the standard library and the path of the sandbox's directory: the agent's process talks to the
-runner itself, so nothing else is on the way of a turn.
+`connect_sandbox` needs only the standard library and the path of the sandbox's directory: the agent's process
+talks to the runner itself, so nothing else is on the way of a turn.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ RUN_DIRECTORY: Final = "run"
 
 
 class Sandbox(Workspace):
-    """A living sandbox, held with an epoch. Cheap to make: it connects at the first request, and again if need be.
+    """A living sandbox, held with an epoch. Cheap to make: it connects at the first request, and again if
+    need be.
 
     One object serves one event loop; commands and turns may run at once.
     """
@@ -95,9 +96,9 @@ class Sandbox(Workspace):
     ) -> TurnResult:
         """Let the image's turn script decide one turn, in a fresh fork with an env, cwd and /tmp of its own.
 
-        The script gets `state` on stdin and in TURN_DATA (when below 96 KiB, else in the file named by TURN_DATA_FILE), the
-        number in TURN_NUMBER, and what `env` adds (AGENT_DID, GAME_ID). Whatever it does, this returns an action or a reason
-        to skip.
+        The script gets `state` on stdin and in TURN_DATA (when below 96 KiB, else in the file named by
+        TURN_DATA_FILE), the number in TURN_NUMBER, and what `env` adds (AGENT_DID, GAME_ID). Whatever it
+        does, this returns an action or a reason to skip.
 
         Raises:
             StaleEpoch, SandboxGone, SandboxBusy, InvalidSpec, RefusedByRunner: the script was not run.
@@ -203,7 +204,8 @@ class Sandbox(Workspace):
 
 
 def connect_sandbox(directory_or_socket: Path | str, *, epoch: int) -> Sandbox:
-    """Return the sandbox that lives in a directory (or listens at a socket in it), to be used with this epoch.
+    """Return the sandbox that lives in a directory (or listens at a socket in it), to be used with this
+    epoch.
 
     Nothing is sent yet; the first request raises SandboxGone if nobody is there.
     """

@@ -8,8 +8,9 @@ from sandboxes.spec import Probe, SandboxInfo, SandboxSpec
 
 
 class Tier(ABC):
-    """Creates, finds and destroys sandboxes of one kind on this node. Nothing that matters is kept in the object: another
-    process with a tier over the same root sees, adopts and destroys the same sandboxes."""
+    """Creates, finds and destroys sandboxes of one kind on this node. Nothing that matters is kept in the
+    object: another process with a tier over the same root sees, adopts and destroys the same sandboxes.
+    """
 
     name: str
 
@@ -49,11 +50,13 @@ class Tier(ABC):
 
     @abstractmethod
     async def list(self, labels: Mapping[str, str] | None = None) -> list[SandboxInfo]:
-        """Return the sandboxes that have all these labels, dead ones (state failed) included, sorted by name."""
+        """Return the sandboxes with all these labels, dead ones (state failed) included, sorted by name."""
 
     @abstractmethod
     async def inspect(self, name: str) -> SandboxInfo:
-        """Return what is known of a sandbox and what exists of it; state deleted with no leftovers: nothing does."""
+        """Return what is known of a sandbox and what exists of it; state deleted with no leftovers: nothing
+        does.
+        """
 
     @abstractmethod
     async def sweep(self) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""The files of a sandbox, over its runner: paths are relative to /workspace, or absolute under /workspace, /data or /tmp."""
+"""The files of a sandbox, over its runner: paths are relative to /workspace, or absolute under /workspace,
+/data or /tmp.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ class FileInfo:
 
 
 class Workspace(ABC):
-    """File operations; every path is resolved inside the sandbox, and no link leads out of its directories."""
+    """File operations; paths are resolved inside the sandbox, and no link leads out of its directories."""
 
     @abstractmethod
     async def _ask(

@@ -14,7 +14,12 @@ def pytest_runtest_makereport(
     """Turn a skip into a failure in CI, unless the test is marked `optional`."""
     report = yield
     strict = os.environ.get("SKYLEASE_NO_SKIPS") == "1"
-    if report.skipped and strict and not hasattr(report, "wasxfail") and not item.get_closest_marker("optional"):
+    if (
+        report.skipped
+        and strict
+        and not hasattr(report, "wasxfail")
+        and not item.get_closest_marker("optional")
+    ):
         report.outcome = "failed"
         report.longrepr = f"skipped, but this run must skip nothing: {report.longrepr}"
     return report

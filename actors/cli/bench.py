@@ -1,7 +1,6 @@
 """`skylease bench`: the numbers in the README, measured again here."""
 
 import importlib.util
-import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +52,7 @@ def _load(module: str, function: str) -> Callable[[int], dict[str, Any]]:
 
 def _table(result: dict[str, Any]) -> Table:
     table = Table(
-        title=f"{result['bench']}, {result['unit']}; {platform.node()}", box=None, title_justify="left"
+        title=f"{result['bench']}, {result['unit']}; {result['machine']}", box=None, title_justify="left"
     )
     for head in ("who", "case", "p50", "p99", "n", "times slower than ours"):
         table.add_column(head, justify="left" if head in ("who", "case") else "right")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 T = TypeVar("T")
@@ -61,6 +62,12 @@ class Answer:
     def _write(self, line: str) -> None:
         self._out.write(line + "\n")
         self._out.flush()
+
+
+def frame_counter() -> Progress:
+    """A running count of frames on stderr, where that is a terminal."""
+    columns = SpinnerColumn(), TextColumn("{task.completed} frames")
+    return Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

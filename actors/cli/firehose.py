@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from actors.cli.console import Answer, progress, run
+from actors.cli.console import Answer, frame_counter, run
+from actors.errors import TraceDamaged
 from actors.replay import judge_trace, load_documents
 from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
 from firehose.serve import FrameServer
@@ -22,7 +23,7 @@ Url = Annotated[str, typer.Argument(help="PDS, relay or tap: ws(s):// or http(s)
 Cursor = Annotated[
     int | None, typer.Option(min=0, help="Start after this seq; 0: all it keeps; default: now.")
 ]
-GIVE_UP_S = 30.0  # without a stream; a tool that waits for ever looks broken
+GIVE_UP_S = 10.0  # without a stream; a tool that waits for ever looks broken
 
 
 @app.command("verify")
@@ -76,16 +77,22 @@ def record(
     """Record raw frames as they come, until Ctrl-C, --seconds or --count."""
     answer = Answer(as_json=as_json)
     done = {"trace": str(trace), "frames": 0, "last_seq": cursor}
-    with contextlib.suppress(KeyboardInterrupt):
-        run(_record(url, trace, done, seconds, count))
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            run(_record(url, trace, done, seconds, count))
+    except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:
+            raise TraceDamaged(
+                f"no space left for {trace}: {done['frames']} frames are in it, free some space"
+            ) from None
+        raise
     answer.object(done, f"{done['frames']} frames in {trace}, last seq {done['last_seq']}")
 
 
 async def _record(
     url: str, trace: Path, done: dict[str, Any], seconds: float | None, count: int | None
 ) -> None:
-    bar = Progress(SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True)
-    with TraceWriter(trace) as writer, bar, contextlib.suppress(TimeoutError):
+    with TraceWriter(trace) as writer, frame_counter() as bar, contextlib.suppress(TimeoutError):
         task = bar.add_task("frames", total=None)
         async with (
             Subscriber(url, cursor=done["last_seq"], give_up_after_s=GIVE_UP_S) as subscriber,

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final
 
-import click
 import typer
 
 from actors.cli import context
@@ -63,17 +62,17 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Exit as ending:
+    except typer.Exit as ending:
         return ending.exit_code
-    except click.ClickException as error:  # wrong use, found by the parser
-        return _fail(f"{error.format_message().rstrip('.')}: see `skylease --help`", error.exit_code)
-    except (KeyboardInterrupt, asyncio.CancelledError, click.exceptions.Abort):
+    except (KeyboardInterrupt, asyncio.CancelledError, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         return 0
     except Exception as error:
         if context.current().debug:
             raise
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
         return _fail(_one_line(error), getattr(error, "exit_code", _exit_code(error)))
 
 
@@ -86,11 +85,11 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.strerror:
+    if type(error).__module__ == "builtins" and isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"{error.strerror.lower()}:{where or ' (no file named)'}"
+    if hasattr(error, "format_message"):  # wrong use, found by the parser; its class is private to typer
+        return f"{error.format_message().rstrip('.')}: see `skylease --help`"
     # Ray wraps what an actor raised: the first line of its cause is the sentence.
     cause = getattr(error, "cause", None)
     told = str(cause if isinstance(cause, Exception) else error).strip()

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from actors.cli.console import Answer, progress
+from actors.cli.console import Answer, frame_counter
 from actors.errors import Refused
 from actors.faces import Report
 from actors.replay import load_documents, replay
@@ -36,9 +35,7 @@ def replay_command(
         documents = load_documents(trace, did_docs)
     with (
         tempfile.TemporaryDirectory(prefix="skylease-replay-") as folder,
-        Progress(
-            SpinnerColumn(), TextColumn("{task.completed} frames"), console=progress, transient=True
-        ) as bar,
+        frame_counter() as bar,
     ):
         task = bar.add_task("frames", total=None)
         report = asyncio.run(

@@ -1,5 +1,6 @@
 """`skylease simulate`: the main job."""
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def simulate_command(
     try:
         with view:
             report = run(simulate(settings, order, view.show))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         progress.print(view.farewell(), markup=False)
         raise
     answer.object(report, _told(report, view.names, board))

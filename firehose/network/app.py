@@ -34,7 +34,7 @@ _UPLOAD: Final = "com.atproto.repo.uploadBlob"
 def make_app(pds: Pds) -> Starlette:
     """The ASGI application over one PDS."""
     edge = _Edge(pds)
-    return Starlette(
+    app = Starlette(
         routes=[
             WebSocketRoute("/xrpc/com.atproto.sync.subscribeRepos", edge.subscribe),
             Route("/xrpc/_health", edge.health),
@@ -44,6 +44,8 @@ def make_app(pds: Pds) -> Starlette:
             Route("/{did}/log", edge.log),
         ]
     )
+    app.router.redirect_slashes = False  # nobody is sent anywhere by the Host header of his own request
+    return app
 
 
 class _Edge:

@@ -28,7 +28,7 @@ class PathRefused(Exception):
 
 
 class Files:
-    """File operations over virtual roots, such as `/workspace` (in the process tier they are the real paths)."""
+    """File operations over virtual roots, such as `/workspace` (in the process tier: real ones)."""
 
     def __init__(self, roots: dict[str, str]) -> None:
         self._fds = {name: os.open(path, _DIRECTORY) for name, path in roots.items()}

@@ -1,12 +1,12 @@
 """Jobs: one command or one turn, run by a process of its own.
 
-A `Unit` is a fork that sleeps until it is told what to become: a command (execve) or a turn script (compiled code run in
-the fork, with the image's modules already imported). A spare unit is kept waiting, so neither a fork nor the start of an
-interpreter is on the way of a turn. Units are used once.
+A `Unit` is a fork that sleeps until it is told what to become: a command (execve) or a turn script (compiled
+code run in the fork, with the image's modules already imported). A spare unit is kept waiting, so neither a
+fork nor the start of an interpreter is on the way of a turn. Units are used once.
 
-Each unit is a child subreaper, also after execve: what its processes do (double fork, setsid), they stay its descendants
-until it exits, and become children of the runner at that moment. So a child of the runner that is no unit is always a
-leftover of a unit that has ended.
+Each unit is a child subreaper, also after execve: what its processes do (double fork, setsid), they stay its
+descendants until it exits, and become children of the runner at that moment. So a child of the runner that is
+no unit is always a leftover of a unit that has ended.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _CODE: dict[str, tuple[tuple[int, int, int], types.CodeType]] = {}
 
 Work = dict[str, Any]
 
-# Handled before the real work is there. The first write to a page after a fork copies it, at 2-4 microseconds each: so
-# both sides of a fork touch, while nobody waits, what they will need when somebody does.
+# Handled before the real work is there. The first write to a page after a fork copies it, at 2-4 microseconds
+# each: so both sides of a fork touch, while nobody waits, what they will need when somebody does.
 REHEARSAL: Work = {
     "kind": "turn",
     "env": {"NAME": "value"},
@@ -45,7 +45,7 @@ REHEARSAL: Work = {
 class Unit:
     """A process that waits for its work, seen from the runner."""
 
-    __slots__ = ("pid", "_control", "stdin", "stdout", "stderr")
+    __slots__ = ("_control", "pid", "stderr", "stdin", "stdout")
 
     def __init__(self) -> None:
         control_r, control_w = os.pipe()

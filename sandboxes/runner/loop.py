@@ -1,4 +1,4 @@
-"""A small event loop: descriptors, timers and dead children. One thread, so the runner can fork at any time."""
+"""A small event loop: descriptors, timers and dead children. One thread, so it can fork at any time."""
 
 from __future__ import annotations
 

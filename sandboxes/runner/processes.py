@@ -34,7 +34,9 @@ class Background:
         )
 
     def poll(self, out_from: int, err_from: int, wait_s: float, reply: Reply) -> None:
-        """Answer with the log from these offsets on, at once if there is any or it has ended, else within `wait_s`."""
+        """Answer with the log from these offsets on, at once if there is any or it has ended, else within
+        `wait_s`.
+        """
         if self.ended or self._size(self.out) > out_from or self._size(self.err) > err_from or wait_s <= 0:
             reply(*self._answer(out_from, err_from))
             return

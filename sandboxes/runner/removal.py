@@ -1,4 +1,4 @@
-"""Removing trees that a stranger made: any depth, any permissions, any names, never through a symbolic link."""
+"""Removing trees that a stranger made: any depth, any permissions, any names, never through a link."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove_tree(parent_fd: int, name: str) -> None:
     """Remove a file, link or directory with all it holds; it may be absent.
 
-    Directories below are moved up into the first one before they are emptied, so neither the depth of the tree nor the
-    length of its paths matters (a recursive removal fails on a tree a few thousand levels deep).
+    Directories below are moved up into the first one before they are emptied, so neither the depth of the
+    tree nor the length of its paths matters (a recursive removal fails on a tree a few thousand levels deep).
 
     Raises:
         OSError: something could not be removed (a mount point, a file of another owner).

@@ -1,7 +1,8 @@
 """The scratch directories of a sandbox, and what turns leave in them.
 
-Every turn gets a temporary directory of its own (TMPDIR). What it puts beside it, straight into /tmp or /dev/shm, goes
-too: when the last of several overlapping turns ends, all that appeared there since the first began is removed.
+Every turn gets a temporary directory of its own (TMPDIR). What it puts beside it, straight into /tmp or
+/dev/shm, goes too: when the last of several overlapping turns ends, all that appeared there since the first
+began is removed.
 """
 
 from __future__ import annotations

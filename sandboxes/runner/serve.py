@@ -1,9 +1,10 @@
-"""The runner itself: serves frames on an inherited socket until it is told to stop or nobody has talked to it for long.
+"""The runner itself: serves frames on an inherited socket until it is told to stop or nobody has talked to it
+for long.
 
-Started as `python runner.pyz BOOT_FD TAG`. BOOT_FD carries a u32 length and a JSON object (see `sandboxes.tiers.boot`);
-a boot that is cut short ends the runner, so a creator that dies half-way leaves nothing. TAG only names the sandbox in the
-process list. Inside a PID namespace the runner is process 1: it reaps, cannot be killed from inside, and takes everything
-with it when it ends.
+Started as `python runner.pyz BOOT_FD TAG`. BOOT_FD carries a u32 length and a JSON object (see
+`LocalTier._create_locked`); a boot that is cut short ends the runner, so a creator that dies half-way leaves
+nothing. TAG only names the sandbox in the process list. Inside a PID namespace the runner is process 1: it
+reaps, cannot be killed from inside, and takes everything with it when it ends.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Runner:
             connection.send(pack({"id": request, **refusal(error)}))
 
     def take_unit(self, on_exit: Callable[[int], None]) -> Unit:
-        """Return a unit that has done nothing yet; `on_exit(status)` is called when its process was reaped."""
+        """Return a unit that has done nothing yet; `on_exit(status)` is called when it was reaped."""
         unit, self._spare = self._spare or Unit(), None
         self._units[unit.pid] = on_exit
         return unit
@@ -232,7 +233,7 @@ def preload(names: list[str]) -> dict[str, str]:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - a module may raise anything when imported; the turn will tell
+        except Exception as error:  # noqa: BLE001 - a module may raise anything when imported; told in `ready`
             failed[name] = f"{type(error).__name__}: {error}"[:200]
     return failed
 

@@ -1,7 +1,8 @@
-"""A job being run: feeds stdin, collects output up to a cap, ends the whole process tree, then says how it went.
+"""A job being run: feeds stdin, collects output up to a cap, ends the whole process tree, then says how it
+went.
 
-Completion follows the exit of the main process, never end-of-file on its pipes: what a child of it still holds open is
-read for `DRAIN_S` and then cut.
+Completion follows the exit of the main process, never end-of-file on its pipes: what a child of it still
+holds open is read for `DRAIN_S` and then cut.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Which processes descend from which, and how a whole tree of them is ended.
 
-Units (see `jobs.py`) are child subreapers: whatever their processes do (double fork, setsid), they stay descendants.
+Units (see `jobs.py`) are child subreapers: whatever their processes do (double fork, setsid), they stay
+descendants.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def processes() -> dict[int, tuple[int, str, int]]:
 
 
 def _below(root: int) -> dict[int, tuple[int, str, int]]:
-    """Return what `processes` would, of the descendants of `root` only: the whole machine's list would be long."""
+    """Return what `processes` would, of the descendants of `root` only: the whole machine's list would be
+    long.
+    """
     found: dict[int, tuple[int, str, int]] = {}
     queue = [root]
     while queue:

@@ -1,10 +1,11 @@
 """The framed protocol between a sandbox's runner and its clients.
 
-A frame is two big-endian u32 (length of the head, length of the body), a JSON object (the head) and raw bytes (the body).
-A request's head has `id` (unique per connection), `op` and `epoch`, then the operation's own fields; its body is the stdin
-of a command, the state of a turn or a piece of a file. The answer's head repeats `id` and has either `ok: true` with
-results or `error: code` with `detail`; answers come in the order in which the work ends. Output travels in the body, stdout
-first; `stdout_len` in the head says where stderr begins.
+A frame is two big-endian u32 (length of the head, length of the body), a JSON object (the head) and raw bytes
+(the body). A request's head has `id` (unique per connection), `op` and `epoch`, then the operation's own
+fields; its body is the stdin of a command, the state of a turn or a piece of a file. The answer's head
+repeats `id` and has either `ok: true` with results or `error: code` with `detail`; answers come in the order
+in which the work ends. Output travels in the body, stdout first; `stdout_len` in the head says where stderr
+begins.
 """
 
 from __future__ import annotations

@@ -22,17 +22,20 @@ class Bwrap:
     libraries: Path | None
 
     def staged(self, stage: Path) -> tuple[dict[str, str], str]:
-        """Return name -> path to bind under the stage, and the binary's path there."""
+        """Return relative path -> file to copy under the stage, and the binary's path there."""
         if self.libraries is None:  # the system's own, reachable by everybody
             return {}, str(self.executable)
-        package = self.executable.parent.parent
-        binds = {package.name: str(package), self.libraries.name: str(self.libraries)}
-        return binds, str(stage / package.name / self.executable.relative_to(package))
+        site = self.executable.parent.parent.parent
+        files = [self.executable, *(path for path in self.libraries.rglob("*") if path.is_file())]
+        copies = {str(path.relative_to(site)): str(path) for path in files}  # it looks for them beside itself
+        return copies, str(stage / self.executable.relative_to(site))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms:
-    """What appears inside: source paths as bwrap sees them (staged ones when root), keyed by where they appear."""
+    """What appears inside: source paths as bwrap sees them (staged ones when root), keyed by where they
+    appear.
+    """
 
     read_only: dict[str, str]
     writable: dict[str, str]
@@ -73,19 +76,7 @@ def arguments(
         "--hostname",
         "sandbox",
     ]
-    words += ["--ro-bind", "/usr", "/usr"]
-    for name in _TOP:
-        path = Path("/") / name
-        if path.is_symlink():
-            words += ["--symlink", os.readlink(path), f"/{name}"]
-        elif path.is_dir():
-            words += ["--ro-bind", f"/{name}", f"/{name}"]
-    for name in _ETC:
-        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    words += ["--proc", "/proc", "--dev", "/dev"]
-    for path_inside in ("/tmp", "/dev/shm"):
-        words += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", path_inside]
-    words += ["--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--dir", "/run"]
+    words += _system(tmp_bytes)
     for inside, source in rooms.read_only.items():
         words += ["--ro-bind", source, inside]
     for inside, source in rooms.writable.items():
@@ -99,6 +90,24 @@ def arguments(
         words += ["--seccomp", str(seccomp_fd)]
     if info_fd is not None:
         words += ["--info-fd", str(info_fd)]
+    return words
+
+
+def _system(tmp_bytes: int) -> list[str]:
+    """Return the arguments for what all have: the system, read-only, and scratch space of this size."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in _TOP:
+        path = Path("/") / name
+        if path.is_symlink():
+            words += ["--symlink", os.readlink(path), f"/{name}"]
+        elif path.is_dir():
+            words += ["--ro-bind", f"/{name}", f"/{name}"]
+    for name in _ETC:
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    for path_inside in ("/tmp", "/dev/shm"):
+        words += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", path_inside]
+    words += ["--dir", "/var", "--symlink", "/tmp", "/var/tmp", "--dir", "/run"]
     return words
 
 

@@ -1,6 +1,7 @@
 """Control groups of the process tier: memory, pids and cpu limits, version 1 and 2, where we may write them.
 
-The groups of one tier root live under one parent, `skylease-XXXXXXXX/NAME`; the parent goes with the last of them.
+The groups of one tier root live under one parent, `skylease-XXXXXXXX/NAME`; the parent goes with the last of
+them.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Which Python runs inside a sandbox.
 
-First choice: the very installation that runs skylease (without its venv), bound read-only at its own path, so that the
-version inside is the version outside, with a whole standard library. Where that does not start inside, the system's. The
-probe tries them in this order, so the same host always gets the same answer.
+First choice: the very installation that runs skylease (without its venv), bound read-only at its own path, so
+that the version inside is the version outside, with a whole standard library. Where that does not start
+inside, the system's. The probe tries them in this order, so the same host always gets the same answer.
 """
 
 import os

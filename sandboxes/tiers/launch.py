@@ -1,7 +1,7 @@
 """Starting a runner: pipes, the listening socket, the boot object, waiting for its word.
 
-A `Launch` holds the descriptors of one start. Its creator may die at any point: a runner whose boot object is cut short
-ends by itself.
+A `Launch` holds the descriptors of one start. Its creator may die at any point: a runner whose boot object is
+cut short ends by itself.
 """
 
 import contextlib

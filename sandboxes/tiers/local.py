@@ -1,7 +1,7 @@
 """What the tiers of this machine share: directories, records, locks, life and total death.
 
-The state of a sandbox is what is on disk and in the process table; the object holds none of it. All work is synchronous
-and runs in a thread, so a slow disk never blocks the caller's event loop.
+The state of a sandbox is what is on disk and in the process table; the object holds none of it. All work is
+synchronous and runs in a thread, so a slow disk never blocks the caller's event loop.
 """
 
 import asyncio
@@ -105,12 +105,20 @@ class LocalTier(Tier):
         """Start the runner and return the record with its pid."""
 
     @abstractmethod
+    def _settle(self, record: Record, ready: Mapping[str, Any], launch: Launch) -> Record:
+        """Return the final record, once the runner is ready."""
+
+    @abstractmethod
     def _boot_config(self, spec: SandboxSpec, directory: Path) -> dict[str, Any]:
         """Return the tier's part of the boot object."""
 
     @abstractmethod
     def _processes(self, name: str, record: Record | None) -> builtins.list[int]:
         """Return the pids of all processes of a sandbox that can be found, the runner first."""
+
+    @abstractmethod
+    def _hold_still(self, name: str, record: Record | None) -> None:
+        """Prepare the processes of a sandbox for being killed."""
 
     def _claim_uid(self, directory: Path) -> int | None:
         return None
@@ -181,18 +189,20 @@ class LocalTier(Tier):
                 preload=list(spec.image.preload),
             )
             ready = launch.boot(config)
+            for module, reason in ready["preload_failed"].items():  # each turn would be slow, or fail
+                raise InvalidSpec("image.preload", f"{module} cannot be imported inside ({reason})")
             record = self._settle(record, ready, launch)
             self._records.save(record)
         return self._sandbox(spec.name, spec.epoch)
-
-    def _settle(self, record: Record, ready: Mapping[str, Any], launch: Launch) -> Record:
-        """Return the final record, once the runner is ready."""
-        raise NotImplementedError
 
     def _check(self, spec: SandboxSpec) -> None:
         script = spec.image.root / spec.image.turn_script
         if not script.is_file():
             raise InvalidSpec("image", f"{script} is not there")
+        if Path(os.path.realpath(self._records.root)).is_relative_to(os.path.realpath(spec.image.root)):
+            raise InvalidSpec(
+                "image", f"{spec.image.root} holds the state directory, which sandboxes must not see"
+            )
         if spec.data_dir is None:
             return
         if not spec.data_dir.is_dir():
@@ -229,6 +239,7 @@ class LocalTier(Tier):
         deadline = time.monotonic() + DEATH_DEADLINE_S
         pause = 0.001
         while True:
+            self._hold_still(name, record)
             pids = self._processes(name, record)
             if not pids:
                 return

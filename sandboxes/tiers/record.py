@@ -98,7 +98,9 @@ class Records:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait_s: float = LOCK_DEADLINE_S) -> Iterator[bool]:
-        """Hold the lock of a name against everybody, other threads and processes included; yields False if not got."""
+        """Hold the lock of a name against everybody, other threads and processes included; yields False if
+        not got.
+        """
         self.prepare()
         fd = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

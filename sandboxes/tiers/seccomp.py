@@ -1,8 +1,8 @@
 """The system-call filter of the process tier, assembled here so that no library is needed.
 
-A deny list after the practice of flatpak and Docker: what reaches for the kernel's administration, other processes' memory
-or new namespaces fails with EPERM; clone3, whose flags a filter cannot read, with ENOSYS, so that the C library falls back
-to clone.
+A deny list after the practice of flatpak and Docker: what reaches for the kernel's administration, other
+processes' memory or new namespaces fails with EPERM; clone3, whose flags a filter cannot read, with ENOSYS,
+so that the C library falls back to clone.
 """
 
 import platform
@@ -40,8 +40,9 @@ DENIED: Final[dict[str, tuple[int, int]]] = {
     "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "quotactl": (179, 60),
     "quotactl_fd": (443, 443), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89),
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171), "iopl": (172, -1), "ioperm": (173, -1), "modify_ldt": (154, -1),
+    "syslog": (103, 116), "settimeofday": (164, 170), "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266), "adjtimex": (159, 171), "iopl": (172, -1), "ioperm": (173, -1),
+    "modify_ldt": (154, -1),
     "lookup_dcookie": (212, 18), "vhangup": (153, 58), "nfsservctl": (180, 42), "uselib": (134, -1),
     "move_pages": (279, 239), "migrate_pages": (256, 238), "mbind": (237, 235), "set_mempolicy": (238, 237),
 }  # fmt: skip
@@ -52,7 +53,9 @@ _AUDIT_ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC0000
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter as the bytes of a `struct sock_filter` array, None for a machine that we have no table of."""
+    """Return the filter as the bytes of a `struct sock_filter` array, None for a machine that we have no
+    table of.
+    """
     found = _AUDIT_ARCHITECTURES.get(machine or platform.machine())
     if found is None:
         return None

@@ -8,8 +8,8 @@ from pathlib import Path
 def find_tagged(tag: str) -> list[int]:
     """Return the pids of living processes that are marked with `tag` and were started by us.
 
-    Only our own kind counts: a process of the host's PID namespace (the stage, bwrap) or the first process of a namespace
-    (the runner). A process inside another sandbox may write any text into its command line.
+    Only our own kind counts: a process of the host's PID namespace (the stage, bwrap) or the first process of
+    a namespace (the runner). A process inside another sandbox may write any text into its command line.
     """
     marked = tag.encode()
     own_depth = _depth(os.getpid())

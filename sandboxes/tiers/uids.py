@@ -1,4 +1,6 @@
-"""Host uids for sandboxes, when we are root: each living sandbox of this machine has one that nobody else uses."""
+"""Host uids for sandboxes, when we are root: each living sandbox of this machine has one that nobody else
+uses.
+"""
 
 import contextlib
 import fcntl

@@ -1,5 +1,6 @@
-"""The tier `unsafe`: the same runner without any isolation, only ever chosen by name. For machines where nothing else runs,
-and for code that is your own: its processes can do whatever you can."""
+"""The tier `unsafe`: the same runner without any isolation, only ever chosen by name. For machines where
+nothing else runs, and for code that is your own: its processes can do whatever you can.
+"""
 
 import os
 import signal
@@ -23,8 +24,9 @@ MARK = "SKYLEASE_SANDBOX"  # in the environment of every process
 
 
 class UnsafeTier(LocalTier):
-    """Sandboxes that are only directories and process trees. /workspace, /data and /tmp exist for file operations and `cwd`
-    alone; commands see them under WORKSPACE and TMPDIR."""
+    """Sandboxes that are only directories and process trees. /workspace, /data and /tmp exist for file
+    operations and `cwd` alone; commands see them under WORKSPACE and TMPDIR.
+    """
 
     name = "unsafe"
 
@@ -63,18 +65,20 @@ class UnsafeTier(LocalTier):
             "tmp": tmp,
             "swept": [tmp],
             "script": str(spec.image.root.absolute() / spec.image.turn_script),
-            "python_path": [],
+            "python_path": [str(spec.image.root.absolute())],
             "user_site": [],
             "env": {**env, MARK: self._records.tag(spec.name)},
             "rlimits": rlimits(spec.limits, memory_by_cgroup=False, pids=False),
         }
 
+    def _hold_still(self, name: str, record: Record | None) -> None:
+        if record is not None and record.pid is not None and record.is_alive():
+            signal_all(descendants(record.pid), signal.SIGSTOP)  # or they fork away while we look
+
     def _processes(self, name: str, record: Record | None) -> list[int]:
         found = []
         if record is not None and record.pid is not None and record.is_alive():
-            below = descendants(record.pid)
-            signal_all(below, signal.SIGSTOP)  # or they fork away while we look
-            found = [*descendants(record.pid), record.pid]
+            found = [record.pid, *descendants(record.pid)]
         found += [pid for pid in find_tagged(self._records.tag(name)) if pid not in found]
         found += [pid for pid in _marked(self._records.tag(name)) if pid not in found]
         return [pid for pid in found if is_running(pid)]

@@ -1,4 +1,6 @@
-"""One suite that every tier passes: the fixture `tier` is each tier that this machine offers, or a skip with its reason."""
+"""One suite that every tier passes: the fixture `tier` is each tier that this machine offers, or a skip with
+its reason.
+"""
 
 import asyncio
 import os

@@ -30,7 +30,8 @@ async def ask(sandbox: Sandbox, expression: str, before: str = "") -> Any:
 async def test_state_and_variables_reach_the_script(sandbox: Sandbox) -> None:
     code = (
         "keys = ['AGENT_DID', 'TURN_NUMBER', 'GAME_ID']\n"
-        "print(json.dumps({'env': [os.environ[k] for k in keys], 'same': json.loads(os.environ['TURN_DATA']) == state,"
+        "print(json.dumps({'env': [os.environ[k] for k in keys], "
+        "'same': json.loads(os.environ['TURN_DATA']) == state,"
         " 'name': __name__, 'argv': sys.argv, 'file': __file__}))"
     )
     result = await sandbox.turn({"code": code}, env={"AGENT_DID": "did:plc:a", "GAME_ID": "catan-7"}, turn=42)
@@ -90,7 +91,10 @@ async def test_a_turn_that_takes_too_long_is_a_reason_to_skip(
     sandbox: Sandbox, count_marked: CountMarked
 ) -> None:
     begun = time.monotonic()
-    code = "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '98765501'])\nprint('{}', flush=True)\ntime.sleep(60)"
+    code = (
+        "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '98765501'])\n"
+        "print('{}', flush=True)\ntime.sleep(60)"
+    )
     result = await take(sandbox, code, timeout=1.0)
     assert time.monotonic() - begun < 4
     assert result.skip == "the turn script did not end within 1 s"
@@ -104,7 +108,8 @@ async def test_what_a_turn_leaves_running_is_killed_at_its_end(
         "import subprocess\n"
         "subprocess.Popen(['sleep', '98765502'])\n"
         "subprocess.Popen(['setsid', 'sh', '-c', 'setsid sleep 98765502 & exit 0'])\n"
-        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.execvp('sleep', ['sleep', '98765502'])\n    os._exit(0)\n"
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        os.execvp('sleep', ['sleep', '98765502'])\n    os._exit(0)\n"
         "print('{}')"
     )
     begun = time.monotonic()
@@ -121,14 +126,18 @@ async def test_nothing_of_a_turn_is_there_in_the_next(sandbox: Sandbox) -> None:
     )
     assert await ask(sandbox, "True", before) is True
     expression = (
-        "[os.environ.get('LEFT'), os.getcwd().endswith('/workspace'), 'left' in sys.modules, hasattr(json, 'left'),"
-        " '/left' in sys.path, hasattr(__builtins__, 'left'), os.listdir(os.environ['TMPDIR']), sys.getrecursionlimit()]"
+        "[os.environ.get('LEFT'), os.getcwd().endswith('/workspace'), 'left' in sys.modules, "
+        "hasattr(json, 'left'),"
+        " '/left' in sys.path, hasattr(__builtins__, 'left'), os.listdir(os.environ['TMPDIR']), "
+        "sys.getrecursionlimit()]"
     )
     assert await ask(sandbox, expression) == [None, True, False, False, False, False, [], 1000]
 
 
 async def test_files_of_a_failed_turn_in_tmp_are_gone(sandbox: Sandbox) -> None:
-    path = "os.path.join(os.path.dirname(os.environ['TMPDIR']), 'left-behind')"  # beside its own directory: /tmp itself
+    path = (  # beside its own directory: /tmp itself
+        "os.path.join(os.path.dirname(os.environ['TMPDIR']), 'left-behind')"
+    )
     result = await take(
         sandbox, f"os.makedirs({path} + '/a/b')\nopen({path} + '/a/b/c', 'w').close()\nsys.exit(1)"
     )
@@ -151,7 +160,8 @@ async def test_the_workspace_lasts(sandbox: Sandbox) -> None:
 async def test_turns_at_once_do_not_meet(sandbox: Sandbox) -> None:
     code = (
         "import time\nos.environ['ME'] = str(state['me'])\n"
-        "path = os.path.join(os.environ['TMPDIR'], 'mine')\nopen(path, 'w').write(str(state['me']))\ntime.sleep(0.4)\n"
+        "path = os.path.join(os.environ['TMPDIR'], 'mine')\nopen(path, 'w').write(str(state['me']))\n"
+        "time.sleep(0.4)\n"
         "print(json.dumps({'env': os.environ['ME'], 'file': open(path).read()}))"
     )
     begun = time.monotonic()
@@ -161,7 +171,11 @@ async def test_turns_at_once_do_not_meet(sandbox: Sandbox) -> None:
 
 
 async def test_a_turn_that_ends_leaves_the_others_alone(sandbox: Sandbox, count_marked: CountMarked) -> None:
-    slow = "import subprocess\nprint(json.dumps({'said': subprocess.run(['sh', '-c', 'sleep 1; echo done'], capture_output=True, text=True).stdout}))"
+    slow = (
+        "import subprocess\n"
+        "said = subprocess.run(['sh', '-c', 'sleep 1; echo done'], capture_output=True, text=True).stdout\n"
+        "print(json.dumps({'said': said}))"
+    )
     running = asyncio.ensure_future(take(sandbox, slow))
     await asyncio.sleep(0.2)
     for _ in range(3):

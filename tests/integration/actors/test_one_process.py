@@ -44,7 +44,7 @@ class Line:
             return await self.book.account(xrpc, f"{name}.test")
 
     def agent(self, account: Account, authority: Account, **changes: Any) -> Agent:
-        config = {
+        config: dict[str, Any] = {
             "account": account,
             "endpoints": self.endpoints,
             "supervisor_did": "did:plc:unknown",
@@ -59,7 +59,7 @@ class Line:
         return Agent(AgentConfig(**config), self.supervisor)
 
     def master(self, account: Account, players: list[Account], **changes: Any) -> GameMaster:
-        config = {
+        config: dict[str, Any] = {
             "account": account,
             "endpoints": self.endpoints,
             "environment_id": "catan-1",

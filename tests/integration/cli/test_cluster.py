@@ -46,7 +46,8 @@ def end_processes_of(folder: str) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """The address of a head and a worker, each with a session folder of its own."""
-    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    env = {**ours, "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
     subprocess.run([RAY, "get-auth-token", "--generate"], env=env, check=True, capture_output=True)
     address = f"127.0.0.2:{free_port()}"
     folders = [f"/tmp/skl{os.getpid()}-{node}" for node in (2, 3)]  # short: unix sockets live under them

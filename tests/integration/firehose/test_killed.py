@@ -1,6 +1,7 @@
 """A tap and a network, killed with SIGKILL at random moments: nothing is lost, nothing comes twice."""
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -32,12 +33,12 @@ TAP = """
 import asyncio, sys
 from pathlib import Path
 from firehose.identity import DidDirectory
-from firehose.tap import Tap
+from firehose.tap import Tap, TapSpec
 
 async def main(upstream, state, port):
     async with DidDirectory(upstream) as directory:
-        settings = {"port": int(port), "cursor": 0, "max_window_bytes": 300_000}  # it is compacted on the way
-        async with Tap(upstream, directory, Path(state), **settings) as tap:
+        spec = TapSpec(max_window_bytes=300_000)  # it is compacted on the way
+        async with Tap(upstream, directory, Path(state), port=int(port), cursor=0, spec=spec) as tap:
             await tap.run()
 
 asyncio.run(main(*sys.argv[1:]))
@@ -70,6 +71,7 @@ class Victim:
         self.kills = 0
 
     async def start(self) -> None:
+        assert self._process is None or self._process.returncode is not None, "it runs already"
         self._process = await asyncio.create_subprocess_exec(*self._command, cwd=Path(__file__).parents[3])
 
     async def kill(self) -> None:
@@ -78,29 +80,26 @@ class Victim:
             await self._process.wait()
             self.kills += 1
 
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
 
 @asynccontextmanager
 async def killing(victim: Victim, rng: random.Random, longest_s: float) -> AsyncIterator[None]:
     """Inside: the victim is killed again and again, after a random while each time. Afterwards: it runs."""
 
+    is_over = asyncio.Event()
+
     async def torment() -> None:
-        while True:
-            await asyncio.sleep(rng.uniform(0.3, longest_s))
+        while not is_over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), rng.uniform(0.3, longest_s))
             await victim.kill()
             await victim.start()
 
-    await victim.start()
     task = asyncio.ensure_future(torment())
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        if not victim.is_alive():
-            await victim.start()
+        is_over.set()  # never cancelled: a process that is being started would be nobody's
+        await task
 
 
 async def wait_for(is_true: Callable[[], bool], deadline_s: float) -> None:
@@ -124,6 +123,7 @@ async def test_a_tap_that_is_killed_loses_nothing(tmp_path: Path, seed: int) -> 
 
         listening = asyncio.ensure_future(listen())
         try:
+            await victim.start()
             async with killing(victim, random.Random(seed), 1.2):
                 number = 0
                 while victim.kills < 4:
@@ -167,7 +167,7 @@ async def test_a_network_that_is_killed_keeps_what_it_confirmed(tmp_path: Path) 
             await victim.start()
             session = await first_account(alice)
             listening = asyncio.ensure_future(listen())
-            async with killing(victim, random.Random(3), 1.0):
+            async with killing(victim, random.Random(3), 1.5):
                 number = 0
                 while victim.kills < 4:
                     try:
@@ -177,11 +177,13 @@ async def test_a_network_that_is_killed_keeps_what_it_confirmed(tmp_path: Path) 
                         await asyncio.sleep(0.05)
                     number += 1
             await answering(url)
-            document = await DidDirectory(url).resolve(session)
+            async with DidDirectory(url) as directory:
+                document = await directory.resolve(session)
             contents = read_repo_car(await alice.get_repo(session))
             seq = (await health(url))["seq"]
             await wait_for(lambda: (subscriber.cursor or 0) >= seq, 20)
             listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
     finally:
         await victim.kill()
     assert document is not None
@@ -191,6 +193,7 @@ async def test_a_network_that_is_killed_keeps_what_it_confirmed(tmp_path: Path) 
         assert kept[key] >= number  # an unconfirmed later write may have arrived
     assert [peek(frame).seq for frame in frames] == list(range(1, seq + 1))
     commits = [event for event in map(parse_frame, frames) if isinstance(event, CommitEvent)]
+    assert len(commits) > 20, "it was hardly alive"
     for before, after in pairwise(commits):
         assert after.since == before.rev  # one unbroken chain over all the crashes
     assert commits[-1].rev == contents.rev

@@ -40,7 +40,10 @@ def test_the_did_is_the_hash_of_the_signed_genesis() -> None:
     did = genesis_did(operation)
     assert len(did) == len("did:plc:") + 24
     assert check_genesis(did, operation).did == did
-    assert genesis_did(genesis(handle="bob.test")) != did
+    other = genesis_did(genesis(handle="bob.test"))
+    assert other != did
+    with pytest.raises(PlcOperationInvalid, match=did):  # says what its hash makes
+        check_genesis(other, operation)
 
 
 def test_a_rendered_document_reads_back() -> None:

@@ -8,8 +8,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 
-from firehose.errors import ListenFailed, PortInUse
-from firehose.frames import ErrorFrame, InfoEvent, parse_frame, peek
+from firehose.errors import FrameInvalid, ListenFailed, PortInUse
+from firehose.frames import ErrorFrame, InfoEvent, encode_info, parse_frame, peek
 from firehose.http import HttpSession
 from firehose.serve import FrameServer
 from firehose.window import FrameWindow
@@ -185,6 +185,19 @@ async def test_notices_reach_who_is_connected(frame: MakeFrame) -> None:
             await asyncio.sleep(0.001)
         server.notify(frame(7))
         assert await seqs(client, 1) == [7]
+
+
+async def test_frames_can_be_published_as_they_are(frame: MakeFrame) -> None:
+    async with FrameServer() as server, connect(f"{server.url}{PATH}?cursor=0&wantedDids={B}") as client:
+        server.publish(frame(1, A))
+        server.publish(frame(2, B))
+        assert await seqs(client, 1) == [2]
+        server.publish(encode_info("OutdatedCursor"))
+        assert await seqs(client, 1) == [None]
+        with pytest.raises(FrameInvalid):
+            server.publish(b"nonsense")
+        with pytest.raises(ValueError, match="seq 2"):
+            server.publish(frame(2, B))
 
 
 async def test_health_and_wrong_paths(frame: MakeFrame) -> None:

@@ -28,10 +28,11 @@ from firehose.repo import Repo, Write
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.syntax import Did, Nsid, RecordKey
-from firehose.tap import Tap
+from firehose.tap import Tap, TapSpec
 from firehose.tid import TidClock
 from firehose.trace import TraceWriter, read_trace
 from firehose.window import FrameWindow
+from firehose.window_file import MARK, WindowFile
 
 NOW_MS = 1_790_000_000_000
 TIME = "2026-09-21T00:00:00.000Z"
@@ -104,7 +105,9 @@ def send(relay: FrameServer, *frames: bytes) -> None:
 
 @asynccontextmanager
 async def running(upstream: str, directory: Any, state: Path, **settings: Any) -> AsyncIterator[Tap]:
-    settings = {"cursor": 0, "clock": lambda: NOW_MS, "backoff": Backoff(base=0.01, cap=0.05), **settings}
+    cursor, record = settings.pop("cursor", 0), settings.pop("record", None)
+    spec = TapSpec(backoff=Backoff(base=0.01, cap=0.05), **settings)
+    settings = {"cursor": cursor, "record": record, "clock": lambda: NOW_MS, "spec": spec}
     async with Tap(upstream, directory, state, **settings) as tap, AsyncExitStack() as stack:
         task = asyncio.ensure_future(tap.run())
         stack.callback(task.cancel)
@@ -164,7 +167,7 @@ async def test_filters_and_a_tap_behind_a_tap(
     async with (
         running(relay.url, directory, tmp_path / "1") as first,
         running(first.url, directory, tmp_path / "2") as second,
-        running(second.url, directory, tmp_path / "3", dids=[alice.did]) as third,
+        running(second.url, directory, tmp_path / "3", dids=(alice.did,)) as third,
     ):
         assert await read(second, 5) == frames
         assert await read(second, 2, dids=[bob.did]) == [frames[1], frames[2]]
@@ -239,6 +242,25 @@ async def test_the_window_is_bounded_on_disk_and_in_memory(
     async with running(relay.url, directory, tmp_path, **settings) as tap:  # and it still knows that
         assert isinstance(parse_frame((await read(tap, 1, cursor=5))[0]), InfoEvent)
         assert tap.stats()["seen"] == 0
+
+
+def test_compaction_drops_exactly_the_old_frames(tmp_path: Path) -> None:
+    frames = [
+        encode_identity(seq=seq, did="did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", time=TIME) for seq in range(1, 11)
+    ]
+    file = WindowFile(tmp_path, begins_late=False)
+    for frame in frames:
+        file.append(7_000, frame)
+    for _ in range(2):  # a second time changes nothing
+        file.compact(4)
+        assert [(kept.received_us, kept.frame) for kept in file.frames()] == [
+            (0, MARK),
+            *((7_000, frame) for frame in frames[4:]),
+        ]
+    assert file.size_bytes == file.path.stat().st_size
+    file.append(8_000, encode_info("x"))
+    file.close()
+    assert not (tmp_path / "window.new").exists()
 
 
 async def test_a_window_that_begins_late_says_so(

@@ -22,8 +22,10 @@ class Server:
     def __init__(self, *script: int | str) -> None:
         self.script = list(script)
         self.calls: list[tuple[str, str]] = []  # method, token
+        self.writers: list[asyncio.StreamWriter] = []
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -63,6 +65,9 @@ async def client_of(server: Server, timeout_s: float = 5) -> AsyncIterator[XrpcC
             yield client
     finally:
         listening.close()
+        for writer in server.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.01)  # the transports hear of it
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +142,7 @@ async def test_expiry_refreshes_once_for_all_who_hit_it() -> None:
     server = Server("expired", "expired", "expired")
     async with client_of(server) as client:
         await asyncio.gather(*(client.put_record("a.b.c", f"k{n}", {}) for n in range(3)))
-    assert server.calls.count(("refreshSession", "refresh")) == 1
+    assert [method for method, _ in server.calls].count("refreshSession") == 1
     assert server.calls.count(("putRecord", "old")) == 3
     assert server.calls.count(("putRecord", "new")) == 3
 
