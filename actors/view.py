@@ -59,7 +59,7 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """The board, the standings, the leases and the stream, redrawn in place."""
+    """The board or the dungeon, the standings, the leases and the stream, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -86,7 +86,7 @@ class LiveView(PlainView):
             (environment["environment"], "bold"),
             f"  decision {environment['turn']}  skipped {environment['skipped']}",
         )
-        board = Panel(Text.from_ansi(moment.board), title="board", expand=False)
+        board = Panel(Text.from_ansi(moment.board), title=environment["type"], expand=False)
         side = Group(
             _standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment)
         )

@@ -110,6 +110,24 @@ class Mortal(Protocol):
         ...
 
 
+@runtime_checkable
+class Episode(Protocol):
+    """A game that may be one of several in a row, and can be told afterwards."""
+
+    @property
+    def ends_campaign(self) -> bool:
+        """Whether nothing follows; False until the game is over."""
+        ...
+
+    def characters(self) -> list[dict[str, Any]]:
+        """What the players take into the next game, by player, as JSON."""
+        ...
+
+    def chronicle(self, names: Sequence[str]) -> str:
+        """What happened, as Markdown to read; `names` by player, as strangers chose them."""
+        ...
+
+
 def deaths_in(game: Rules) -> list[Death]:
     """The deaths of any game so far: none in a game that knows no death."""
     return game.deaths() if isinstance(game, Mortal) else []

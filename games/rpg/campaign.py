@@ -52,9 +52,8 @@ class Campaign:
         outcome = game.outcome()
         if outcome is None:
             raise ValueError("the adventure is not over")
-        return replace(
-            self,
-            characters=tuple(game.characters()),
-            done=self.done + 1,
-            reason=outcome.reason if game.ends_campaign else None,
-        )
+        return self.told(game.characters(), outcome.reason if game.ends_campaign else None)
+
+    def told(self, characters: Characters, reason: str | None) -> "Campaign":
+        """As `after`, by what a game master tells of the adventure: `reason` if it ended the campaign."""
+        return replace(self, characters=tuple(characters), done=self.done + 1, reason=reason)
