@@ -16,9 +16,9 @@ from actors import farewell, records
 from actors.errors import Refused
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, LeaseRequest, Placement, Report, SupervisorFace
+from actors.loop import LoopActor
 from actors.remote import RemoteSupervisor
 from actors.seat import Player, Seat
-from actors.stage import LoopActor
 from firehose import Subscriber, XrpcClient
 from leases import LeaseError
 from sandboxes import StaleEpoch

@@ -18,9 +18,9 @@ from typing import Any, Final
 from actors import records
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, Report, SupervisorFace
+from actors.loop import LoopActor
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
-from actors.stage import LoopActor
 from firehose import Subscriber, XrpcClient
 from games import Episode, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
 from games.catan import Catan

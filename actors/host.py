@@ -12,7 +12,7 @@ from typing import Final
 
 from actors.errors import Refused, WrongUse
 from actors.faces import Report, SandboxOrder, SandboxSeen
-from actors.stage import LoopActor
+from actors.loop import LoopActor
 from sandboxes import (
     ImageSpec,
     Limits,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actors.events import RecordReader
 from actors.faces import Report
-from actors.stage import LoopActor
+from actors.loop import LoopActor
 from firehose.network import Network
 
 

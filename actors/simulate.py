@@ -1,6 +1,7 @@
 """The main job: play a game, or a campaign, with leased sandboxes on the cluster at hand, and report."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from actors.series import DEFAULT_ADVENTURES, NextGame, Series, check_order
 from actors.settings import Settings
 from actors.summary import Played, summary
 from actors.system import HANDLE_DOMAIN, System, running_system
-from firehose import XrpcClient
+from firehose import DidDirectory, XrpcClient
 from firehose.tid import TidClock
 
 NAMES: Final = ("alice", "bob", "carol", "dave", "erin", "frank")
@@ -96,6 +97,8 @@ class Simulation:
         self._actors: list[str] = []
         self._environments: list[str] = []
         self._names: dict[str, str] = {}  # DID → short name, by seat
+        self._master_did = ""
+        self._master_did = ""
         self.cleared: Report = {}
 
     async def play(self) -> Report:
@@ -103,6 +106,7 @@ class Simulation:
         self._watch(Moment(stage="creating identities"))
         master, players = await self._accounts()
         self._names = {player.did: _short(player.handle) for player in players}
+        self._master_did = master.did
         series, played = self._series(), list[Played]()
         agents: list[RemoteActor] = []
         while (game := series.next()) is not None:
@@ -272,6 +276,9 @@ class Simulation:
         if chronicle is not None:
             story = "\n".join(game.sequel["chronicle"] for game in played)
             await asyncio.to_thread(chronicle.write_text, story, encoding="utf-8")
+        if system.settings.tap.record:
+            dids = [system.supervisor_did, self._master_did, *self._names]
+            await self._save_documents(Path(system.settings.tap.record), dids)
         leases = [await system.supervisor.call("leases", environment) for environment in self._environments]
         return summary(
             played,
@@ -281,6 +288,14 @@ class Simulation:
             tap=await system.tap.call("stats"),
             refused=(await system.supervisor.call("status"))["counters"],
         )
+
+    async def _save_documents(self, trace: Path, dids: list[str]) -> None:
+        """Put the DID documents of everybody who spoke beside the trace, where `replay` looks for them."""
+        plc_url = self._system.settings.network.plc_url or self._system.endpoints.pds_url
+        async with DidDirectory(plc_url) as directory:
+            documents = {did: await directory.resolve(did) for did in dids}
+        beside = trace.with_suffix(".did_docs.json")
+        await asyncio.to_thread(beside.write_text, json.dumps(documents, indent=1), encoding="utf-8")
 
 
 def _short(handle: str) -> str:

@@ -26,8 +26,8 @@ from actors.faces import (
     Report,
     SandboxOrder,
 )
+from actors.loop import LoopActor
 from actors.remote import RemoteHost
-from actors.stage import LoopActor
 from firehose import Subscriber, XrpcClient
 from leases import Acquired, Cause, Lease, LeaseEnded, LeaseEnding, LeaseEvent, Ledger, SandboxState
 from sandboxes import runtime_name

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from actors.faces import Report
-from actors.stage import LoopActor
+from actors.loop import LoopActor
 from firehose.identity import DidDirectory
 from firehose.tap import Tap
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.agent import AgentActor, AgentConfig
+from actors.loop import LoopActor
 from actors.resources import shipped
 from actors.settings import load_settings
-from actors.stage import LoopActor
 from actors.system import System, running_system
 from firehose import XrpcClient
 

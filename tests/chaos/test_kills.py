@@ -102,8 +102,13 @@ def check_records(root: Path, report: Report) -> None:
     assert actions == dict.fromkeys(expected, 1)
 
 
-def check_nothing_left(root: Path) -> None:
-    """From the outside: no process, no mount and no directory of a sandbox."""
+def groups() -> list[Path]:
+    """Every control group of a sandbox on this machine."""
+    return [path for path in Path("/sys/fs/cgroup").glob("**/skylease-*/*") if path.is_dir()]
+
+
+def check_nothing_left(root: Path, groups_before: set[Path]) -> None:
+    """From the outside: no process, no mount, no control group and no directory of a sandbox."""
     marker = str(root).encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal() and int(folder.name) != os.getpid():
@@ -113,6 +118,7 @@ def check_nothing_left(root: Path) -> None:
                 continue
             assert marker not in cmdline, cmdline
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
+    assert set(groups()) <= groups_before
     left = [path for path in root.glob("nodes/*/sandboxes/*") if not path.name.startswith(".")]
     assert left == []
 
@@ -120,6 +126,7 @@ def check_nothing_left(root: Path) -> None:
 @pytest.mark.parametrize("victim", VICTIMS)
 async def test_a_kill_in_mid_game_changes_nothing(tmp_path: Path, victim: str) -> None:
     root = tmp_path / "data"
+    before = set(groups())
     expected = await reference(tmp_path)
     killer = Killer({20: VICTIMS[victim]})
     report = await play(root, killer.watch)
@@ -129,11 +136,12 @@ async def test_a_kill_in_mid_game_changes_nothing(tmp_path: Path, victim: str) -
     assert report["leases"] == {"acquired": 3, "ended": 3, "live": 0}
     assert report["sandboxes"]["left"] == 0
     check_records(root, report)
-    check_nothing_left(root)
+    check_nothing_left(root, before)
 
 
 async def test_one_kill_after_the_other(tmp_path: Path) -> None:
     root = tmp_path / "data"
+    before = set(groups())
     expected = await reference(tmp_path)
     killer = Killer({8 * (index + 1): victim for index, victim in enumerate(VICTIMS.values())})
     report = await play(root, killer.watch)
@@ -141,4 +149,4 @@ async def test_one_kill_after_the_other(tmp_path: Path) -> None:
     assert report["game_log_sha256"] == expected
     assert report["leases"]["live"] == 0
     check_records(root, report)
-    check_nothing_left(root)
+    check_nothing_left(root, before)
