@@ -22,7 +22,7 @@ from actors.loop import LoopActor
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
 from firehose import Subscriber, XrpcClient
-from games import Episode, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
+from games import Episode, GameEvent, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
 from games.catan import Catan
 from games.rpg import Rpg
 
@@ -70,7 +70,7 @@ class GameMaster:
         self._game: Rules | None = None
         self._joined: set[str] = set()
         self._previous: Decided | None = None
-        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._recent: deque[GameEvent] = deque(maxlen=RECENT)
         self._skipped = 0
         self._told_deaths = 0
         self.over = asyncio.Event()
@@ -279,7 +279,7 @@ class GameMaster:
         self._previous = Decided(
             turn=number, player_did=player_did, action=action, skip=None if action is not None else skip
         )
-        self._recent.extend(str(event) for event in happened)
+        self._recent.extend(happened)
 
     async def _publish_deaths(self, xrpc: XrpcClient, game: Rules) -> None:
         """Say who has died since; `self._previous` is what the last of them died of."""

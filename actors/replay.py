@@ -1,9 +1,9 @@
 """A recorded trace through the whole pipeline, with the trace's clock: each time the same ledger."""
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +18,15 @@ from firehose import (
     Lexicons,
     StaticDirectory,
     SyncEvent,
+    SyntaxInvalid,
     TraceInvalid,
     VerifiedRecord,
 )
+from firehose.cid import Cid
+from firehose.shards import VerifyShards
+from firehose.syntax import Did, Tid, parse_did, parse_tid
 from firehose.trace import TraceFrame, read_trace
-from firehose.verify import Judgement, Verdict, Verifier
+from firehose.verify import Judgement, Policy, Verdict, Verifier
 from leases import Ledger
 
 CURSOR: Final = "replay"
@@ -35,6 +39,18 @@ class Judged:
 
     recorded: TraceFrame
     judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAccount:
+    """What was known of an account before a trace begins."""
+
+    rev: Tid | None = None
+    data: Cid | None = None
+    active: bool = True
+
+
+State = dict[Did, KnownAccount]
 
 
 def load_documents(trace: Path, given: Path | None) -> Documents:
@@ -59,25 +75,93 @@ def load_documents(trace: Path, given: Path | None) -> Documents:
     return documents
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeSpec:
+    """How a trace is judged, where the defaults do not fit."""
+
+    now_ms: int | None = None  # epoch milliseconds; None: when each frame was received
+    policy: Policy = Policy.STRICT
+    state: State = field(default_factory=dict)  # what was known of accounts before the trace begins
+    processes: int = 1  # that verify, each its share of the accounts; the verdicts are the same
+
+
 async def judge_trace(
-    trace: Path, documents: Documents, *, now_ms: int | None = None
+    trace: Path, documents: Documents, spec: JudgeSpec | None = None
 ) -> AsyncIterator[Judged]:
-    """Every frame with its verdict; `now_ms` fixes the clock (default: when each frame was received).
+    """Every frame with its verdict.
 
     Raises:
         TraceDamaged: the file is no whole trace; the frames before the damage have been judged.
     """
-    directory, verifier = StaticDirectory(documents), Verifier()
+    spec = spec or JudgeSpec()
+    if spec.processes > 1:
+        for judged in _judge_in_shards(trace, documents, spec):
+            yield judged
+        return
+    directory, verifier = StaticDirectory(documents), Verifier(policy=spec.policy)
+    for did, known in spec.state.items():
+        verifier.restore(did, rev=known.rev, data=known.data, active=known.active)
     for recorded in _whole_frames(trace):
-        at = recorded.received_us // 1000 if now_ms is None else now_ms
+        at = recorded.received_us // 1000 if spec.now_ms is None else spec.now_ms
         judgement = verifier.receive(recorded.frame, at)
         while judgement.needs:
             for need in judgement.needs:
                 if need.refresh:
-                    directory.purge(need.did)
+                    directory.refresh(need.did)
                 verifier.learn(need.did, await directory.resolve(need.did))
             judgement = verifier.receive(recorded.frame, at)
         yield Judged(recorded=recorded, judgement=judgement)
+
+
+def _judge_in_shards(trace: Path, documents: Documents, spec: JudgeSpec) -> Iterator[Judged]:
+    positions: Counter[str] = Counter()
+
+    def resolve(did: str, is_refresh: bool) -> Any:
+        known = documents.get(did) or []
+        versions = known if isinstance(known, list) else [known]
+        positions[did] = min(positions[did] + is_refresh, max(len(versions) - 1, 0))
+        return versions[positions[did]] if versions else None
+
+    waiting: deque[TraceFrame] = deque()
+
+    def frames() -> Iterator[tuple[int, bytes]]:
+        for recorded in _whole_frames(trace):
+            waiting.append(recorded)
+            at = recorded.received_us // 1000 if spec.now_ms is None else spec.now_ms
+            yield at, recorded.frame
+
+    with VerifyShards(spec.processes, resolve, policy=spec.policy) as shards:
+        for did, known in spec.state.items():
+            shards.restore(did, rev=known.rev, data=known.data, active=known.active)
+        for judged in shards.judge(frames()):
+            yield Judged(recorded=waiting.popleft(), judgement=judged.judgement())
+
+
+def load_state(path: Path) -> State:
+    """What was known of accounts: a JSON object, DID to `{rev, data, active}`.
+
+    Raises: NotThere: there is no such file. WrongUse: it says something else.
+    """
+    if not path.is_file():
+        raise NotThere(f"there is no file {path}: --state names a JSON object, DID to {{rev, data, active}}")
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {parse_did(did): _known(entry) for did, entry in entries.items()}
+    except (ValueError, TypeError, AttributeError, SyntaxInvalid) as error:
+        raise WrongUse(
+            f"{path} is no state ({error}): it has to be an object, DID to {{rev, data, active}}"
+        ) from None
+
+
+def _known(entry: dict[str, Any]) -> KnownAccount:
+    rev, data, active = entry.get("rev"), entry.get("data"), entry.get("active", True)
+    if not isinstance(active, bool):
+        raise TypeError(f"active is {active!r:.20}")
+    return KnownAccount(
+        rev=None if rev is None else parse_tid(rev),
+        data=None if data is None else Cid.parse(data),
+        active=active,
+    )
 
 
 def _whole_frames(trace: Path) -> Iterator[TraceFrame]:

@@ -15,6 +15,7 @@ from actors.simulate import Moment
 
 COLOURS: Final = ("red", "blue", "dark_orange", "white", "green", "magenta")  # as on the board
 PLAIN_EVERY_S: Final = 5.0
+RECENT: Final = 5  # happenings shown
 
 
 class PlainView:
@@ -90,7 +91,8 @@ class LiveView(PlainView):
         side = Group(
             _standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment)
         )
-        recent = Text("\n".join(environment["recent"][-5:]), style="dim", overflow="ellipsis", no_wrap=True)
+        happened = [_happening(event, list(self.names.values())) for event in environment["recent"][-RECENT:]]
+        recent = Text("\n".join(happened), style="dim", overflow="ellipsis", no_wrap=True)
         return Group(head, Columns([board, side]), recent)
 
 
@@ -106,6 +108,23 @@ def _standing(moment: Moment) -> str:
     return f"decision {environment['turn']}, {live} leases live, points: {points or '-'}"
 
 
+def _happening(event: dict[str, Any], names: list[str]) -> str:
+    """A public event of the game as a line: who, what, and its details."""
+    player = event.get("player")
+    who = names[player] if isinstance(player, int) and player < len(names) else "the game"
+    told = {key: value for key, value in event.items() if key not in ("event", "type", "player")}
+    details = ", ".join(f"{key} {_plain(value)}" for key, value in told.items())
+    return f"{who}: {str(event.get('event') or event.get('type')).replace('_', ' ')} {details}".rstrip()
+
+
+def _plain(value: object) -> str:
+    if value is None or value is False or value == []:
+        return "-"
+    if isinstance(value, dict):
+        return " ".join(f"{count} {name}" for name, count in value.items())
+    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+
+
 def _standings(environment: dict[str, Any], names: list[str]) -> Table:
     table = Table(title="standings", box=None, title_justify="left", title_style="bold")
     rows = environment["standings"]
@@ -118,7 +137,7 @@ def _standings(environment: dict[str, Any], names: list[str]) -> Table:
         name = Text(
             names[player] if player < len(names) else str(player), style=COLOURS[player % len(COLOURS)]
         )
-        table.add_row(name, *(str(row[key]) for key in columns))
+        table.add_row(name, *(_plain(row[key]) for key in columns))
     return table
 
 

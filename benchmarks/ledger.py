@@ -38,12 +38,7 @@ def bench_ledger(n: int) -> dict[str, Any]:
         "ours": ours,
         "peers": {"sqlite3": peer},
         "ratios": {"sqlite3": {case: round(peer[case]["p50"] / ours[case]["p50"], 3) for case in ours}},
-        "machine": {
-            "cpus": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-        },
+        "machine": f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}",
     }
 
 

@@ -62,11 +62,9 @@ if TYPE_CHECKING:
     )
     from firehose.identity import DidDirectory, DidResolver, StaticDirectory
     from firehose.json_form import from_json, to_json
-    from firehose.key_book import ResolveDid
     from firehose.keys import Curve, SigningKey, VerifyingKey
     from firehose.lexicon import Lexicons
     from firehose.mst import Mst
-    from firehose.proof import VerifiedRecord
     from firehose.repo import CommitResult, Repo, RepoContents, Write, read_repo_car
     from firehose.serve import FrameServer
     from firehose.subscribe import Subscriber, SubscriberState
@@ -90,7 +88,16 @@ if TYPE_CHECKING:
     )
     from firehose.tid import TidClock, tid_micros
     from firehose.trace import TraceFrame, TraceWriter, read_trace
-    from firehose.verify import Judgement, RepoState, Verdict, Verifier
+    from firehose.verify import (
+        FirstSight,
+        Judgement,
+        Policy,
+        RepoState,
+        ResolveDid,
+        Verdict,
+        VerifiedRecord,
+        Verifier,
+    )
     from firehose.xrpc import RecordRef, Session, XrpcClient
 
 __all__ = [
@@ -113,6 +120,7 @@ __all__ = [
     "DrislInvalid",
     "ErrorFrame",
     "FirehoseError",
+    "FirstSight",
     "Frame",
     "FrameInvalid",
     "FramePeek",
@@ -132,6 +140,7 @@ __all__ = [
     "MstInvalid",
     "Nsid",
     "PlcOperationInvalid",
+    "Policy",
     "PortInUse",
     "RecordKey",
     "RecordRef",
@@ -216,11 +225,9 @@ _HOMES = {
     ),
     "identity": "DidDirectory DidResolver StaticDirectory",
     "json_form": "from_json to_json",
-    "key_book": "ResolveDid",
     "keys": "Curve SigningKey VerifyingKey",
     "lexicon": "Lexicons",
     "mst": "Mst",
-    "proof": "VerifiedRecord",
     "repo": "CommitResult Repo RepoContents Write read_repo_car",
     "serve": "FrameServer",
     "subscribe": "Subscriber SubscriberState",
@@ -230,7 +237,7 @@ _HOMES = {
     ),
     "tid": "TidClock tid_micros",
     "trace": "TraceFrame TraceWriter read_trace",
-    "verify": "Judgement RepoState Verdict Verifier",
+    "verify": "FirstSight Judgement Policy RepoState ResolveDid Verdict VerifiedRecord Verifier",
     "xrpc": "RecordRef Session XrpcClient",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -9,12 +9,16 @@ from hashlib import sha256
 from typing import Final
 
 from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX, RAW_PREFIX, Cid
-from firehose.drisl import decode, encode
+from firehose.drisl import decode, encode, link
 from firehose.errors import CarInvalid, DrislInvalid
 
 MAX_BLOCKS_BYTES: Final = 2_000_000  # of a #commit's or #sync's blocks; atproto.com/specs/sync
 MAX_HEADER_BYTES: Final = 4096  # ours: a header with one root takes 59
 _PREFIXES: Final = (DAG_CBOR_PREFIX, RAW_PREFIX)
+# The header that everybody writes, {"roots": [link], "version": 1}: read without a decoder.
+_BEFORE_ROOT: Final = b"\xa2\x65roots\x81" + link(b"")
+_AFTER_ROOT: Final = b"\x67version\x01"
+_ONE_ROOT_BYTES: Final = len(_BEFORE_ROOT) + CID_BYTES + len(_AFTER_ROOT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ def split_car(data: bytes, *, max_bytes: int = MAX_BLOCKS_BYTES) -> tuple[list[b
     length, at = _varint(data, 0)
     if length > MAX_HEADER_BYTES or at + length > len(data):
         raise CarInvalid("header", at)
-    roots = _roots(data[at : at + length])
+    roots = _roots(bytes(data[at : at + length]))
     at += length
     end = len(data)
     blocks: dict[bytes, bytes] = {}
@@ -88,6 +92,10 @@ def write_car(roots: Iterable[Cid], blocks: Mapping[Cid, bytes]) -> bytes:
 
 
 def _roots(header: bytes) -> list[bytes]:
+    if len(header) == _ONE_ROOT_BYTES and header.startswith(_BEFORE_ROOT) and header.endswith(_AFTER_ROOT):
+        root = header[len(_BEFORE_ROOT) : -len(_AFTER_ROOT)]
+        if root[:4] in _PREFIXES:
+            return [root]
     try:
         value = decode(header)
     except DrislInvalid as error:

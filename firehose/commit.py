@@ -16,6 +16,7 @@ from firehose.keys import SigningKey, VerifyingKey
 from firehose.syntax import Did, Tid, parse_did, parse_tid
 
 VERSION: Final = 3
+MAX_COMMIT_BYTES: Final = 4096  # ours: a DID has at most 2,048, and all the rest 200
 
 _LINK: Final = link(b"")
 _VERSION_FIELD: Final = b"\x67version" + head(0, VERSION)
@@ -50,6 +51,8 @@ def parse_commit(block: bytes) -> Commit:
 
     Raises: RepoInvalid: it breaks a rule, or is of an older version.
     """
+    if len(block) > MAX_COMMIT_BYTES:
+        raise RepoInvalid("commit-form", f"{len(block)} bytes")
     try:
         value: dict[str, Any] = libipld.decode_dag_cbor(block)
         version = value["version"]

@@ -16,6 +16,7 @@ import libipld
 
 from firehose.car import MAX_BLOCKS_BYTES
 from firehose.cid import Cid
+from firehose.drisl import is_sparse
 from firehose.errors import FrameInvalid, SyntaxInvalid
 from firehose.syntax import Did, Tid, parse_did, parse_tid
 
@@ -185,6 +186,22 @@ def peek(data: bytes) -> FramePeek:
     )
 
 
+def route(data: bytes) -> tuple[int, str] | None:
+    """Seq and DID ("" if there is none) of a frame that is about an account, or None: a faster `peek`."""
+    if len(data) > MAX_FRAME_BYTES or not is_sparse(data):
+        return None
+    try:
+        header, body = libipld.decode_dag_cbor_multi(data)
+        if header["op"] != 1 or header["t"] not in _ACCOUNT_TYPES:
+            return None
+        seq, did = body["seq"], body.get("repo" if header["t"] == FrameType.COMMIT else "did")
+    except Exception:  # noqa: BLE001 - not a frame: libipld raises ValueError, RecursionError, Unicode…
+        return None
+    if type(seq) is not int or not 0 < seq <= MAX_SEQ:
+        return None
+    return seq, did if isinstance(did, str) else ""
+
+
 def encode_commit(
     *,
     seq: int,
@@ -271,6 +288,8 @@ def _encode_op(op: RepoOp) -> dict[str, Any]:
 def _split(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     if len(data) > MAX_FRAME_BYTES:
         raise FrameInvalid("frame-size", f"{len(data)} bytes")
+    if not is_sparse(data):
+        raise FrameInvalid("frame-values", "more values than a frame has use for")
     try:
         parts = libipld.decode_dag_cbor_multi(data)
     except Exception as error:  # noqa: BLE001 - it raises ValueError, RecursionError, Unicode…
@@ -360,6 +379,7 @@ _PARSERS: Final[dict[str, Callable[[dict[str, Any], int], Frame]]] = {
     FrameType.INFO: _parse_info,
 }
 _TYPES: Final = {str(kind): kind for kind in FrameType if kind.startswith("#")}
+_ACCOUNT_TYPES: Final = frozenset(_TYPES) - {str(FrameType.INFO)}
 _ACTIONS: Final = {str(action): action for action in Action}
 
 

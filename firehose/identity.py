@@ -34,14 +34,17 @@ class DidResolver(Protocol):
         """The document, None if there is no such DID. Raises: DirectoryUnavailable: nobody could say."""
 
     def purge(self, did: str) -> None:
-        """Forget what is cached about this DID: the next `resolve` asks again."""
+        """Something may have changed about this DID: forget what is cached, the next `resolve` asks again."""
+
+    def refresh(self, did: str) -> None:
+        """The document was found wrong: the next `resolve` must get a newer one, past every cache."""
 
 
 class StaticDirectory:
-    """Documents given beforehand: for replay and tests. A list is tried in order, one step per `purge`."""
+    """Documents given beforehand: for replay and tests. A list holds what each refresh would return."""
 
     def __init__(self, documents: Mapping[str, Document | Sequence[Document]]) -> None:
-        """Take the documents; a `purge` moves on to the next one of a DID's list, and stays on the last."""
+        """Take the documents; a `refresh` moves on to the next one of a DID's list, and stays on the last."""
         self._documents = {
             did: [value] if isinstance(value, dict) else list(value) for did, value in documents.items()
         }
@@ -53,6 +56,9 @@ class StaticDirectory:
         return versions[self._position.get(did, 0)] if versions else None
 
     def purge(self, did: str) -> None:
+        """Nothing is cached here: the document stays until somebody has a reason to doubt it (`refresh`)."""
+
+    def refresh(self, did: str) -> None:
         """Move on to the next document of this DID, if there is one."""
         last = len(self._documents.get(did, ())) - 1
         self._position[did] = max(0, min(self._position.get(did, 0) + 1, last))
@@ -82,7 +88,7 @@ class DidDirectory:
         self._clock = clock
         self._timeout_s = timeout_s
         # On a developer's machine did:web hosts and PDSs live on the loopback; elsewhere that is an attack.
-        self._is_local = _is_loopback(self._plc.host)
+        self._is_local = is_loopback(self._plc.host)
         self._cache: OrderedDict[str, tuple[int, Document | str | None]] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -101,6 +107,10 @@ class DidDirectory:
     def purge(self, did: str) -> None:
         """Forget what is cached about this DID."""
         self._cache.pop(did, None)
+
+    def refresh(self, did: str) -> None:
+        """Forget what is cached about this DID: there is no cache behind ours to get past."""
+        self.purge(did)
 
     async def resolve(self, did: str) -> Document | None:
         """The DID's document, from the cache if it is fresh; None if there is no such DID (or no longer).
@@ -160,24 +170,19 @@ class DidDirectory:
     async def _fetch_web(self, did: str) -> HttpResponse:
         host, port = _web_host(did, allow_port=self._is_local)
         address = await self._public_address(did, host, port)
-        scheme = "http" if self._is_local and _is_loopback(host) else "https"
+        scheme = "http" if self._is_local and is_loopback(host) else "https"
         url = f"{scheme}://{host}" if port is None else f"{scheme}://{host}:{port}"
         async with HttpSession(url, timeout_s=self._timeout_s, connect_to=address) as session:
             return await session.request("GET", "/.well-known/did.json", max_body_bytes=MAX_DOCUMENT_BYTES)
 
     async def _public_address(self, did: str, host: str, port: int | None) -> str:
         """The address to connect to, checked; asking again later could give another (DNS rebinding)."""
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeout_s):
-                found = await loop.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
-        except (OSError, TimeoutError) as error:
-            raise DirectoryUnavailable(did, f"no address for {host}: {error}") from None
-        for *_, endpoint in found:
-            address = ipaddress.ip_address(str(endpoint[0]).partition("%")[0])
-            if address.is_global or (self._is_local and address.is_loopback):
-                return str(address)
-        raise DirectoryUnavailable(did, f"{host} has no public address: refused")
+            return await public_address(
+                host, port or 443, allow_loopback=self._is_local, timeout_s=self._timeout_s
+            )
+        except OSError as error:
+            raise DirectoryUnavailable(did, str(error)) from None
 
 
 def _parse_document(did: str, body: bytes) -> Document:
@@ -201,7 +206,26 @@ def _web_host(did: str, *, allow_port: bool) -> tuple[str, int | None]:
     return host, int(port_text) if port_text else None
 
 
-def _is_loopback(host: str) -> bool:
+async def public_address(host: str, port: int, *, allow_loopback: bool, timeout_s: float) -> str:
+    """An address of `host` that a stranger may name: a global one, or the loopback where that is allowed.
+
+    Raises: OSError: it has none, or nobody could say in `timeout_s` seconds.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError) as error:
+        raise OSError(f"no address for {host}: {error}") from None
+    for *_, endpoint in found:
+        address = ipaddress.ip_address(str(endpoint[0]).partition("%")[0])
+        if address.is_global or (allow_loopback and address.is_loopback):
+            return str(address)
+    raise OSError(f"{host} has no public address: refused")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine, by its name or address."""
     if host == "localhost":
         return True
     try:

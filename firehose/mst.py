@@ -114,6 +114,13 @@ class Mst:
         top = self._delete(self._load_top(), height_of(key), key, None, None)
         return Mst(self._trim(top), self._get_block)
 
+    def cut_raw(self, key: bytes) -> Node | None:
+        """The top node without `key`, which it must hold itself; levels that this empties stay.
+
+        Raises: as `delete`.
+        """
+        return self._delete(self._load_top(), height_of(key), key, None, None)
+
     def items(self) -> Iterator[tuple[str, Cid]]:
         """Every key and its record CID, in order of the keys' bytes.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from firehose.car import MAX_BLOCKS_BYTES, read_car, write_car
+from firehose.car import MAX_BLOCKS_BYTES, Car, read_car, write_car
 from firehose.cid import Cid
 from firehose.commit import parse_commit, sign_commit
 from firehose.drisl import decode, encode
@@ -255,8 +255,17 @@ def read_repo_car(
         MissingBlock: a node or a record is not in it.
         RepoInvalid: the commit breaks a rule, is of an older version, or is not signed by `key`.
     """
-    car = read_car(data, max_bytes=max_bytes)
+    return check_repo(read_car(data, max_bytes=max_bytes), key=key)
+
+
+def check_repo(car: Car, *, key: VerifyingKey | None = None, did: Did | None = None) -> RepoContents:
+    """Like `read_repo_car`, of an archive whose blocks were hashed; of the account if one is given.
+
+    Raises: as `read_repo_car`.
+    """
     commit = parse_commit(_block(car.blocks.get, car.root))
+    if did is not None and commit.did != did:
+        raise RepoInvalid("commit-did", f"the commit is {commit.did}'s")
     if key is not None and not commit.is_signed_by(key):
         raise RepoInvalid("signature", f"not of {key.did_key}")
     records = {}

@@ -17,13 +17,15 @@ from typing import Any, Final, Self
 
 from firehose.clock import now_ms
 from firehose.errors import DirectoryUnavailable, FirehoseError, WindowUnavailable
-from firehose.frames import FrameType, IdentityEvent, parse_frame, peek
+from firehose.frames import Frame, FrameType, IdentityEvent, parse_frame, peek
+from firehose.healer import HOLD_S as RESYNC_HOLD_S
+from firehose.healer import Healer, OnRecords
 from firehose.identity import DidResolver, Document
-from firehose.key_book import ResolveDid
+from firehose.resync_shell import RepoFetcher
 from firehose.serve import FrameServer, entry_of
 from firehose.subscribe import Backoff, Subscriber
 from firehose.trace import TraceWriter
-from firehose.verify import Judgement, Verdict, Verifier
+from firehose.verify import Judgement, Policy, ResolveDid, Verdict, Verifier
 from firehose.window import MAX_LAG_FRAMES, MAX_WINDOW_BYTES, Entry, FrameWindow
 from firehose.window_file import WindowFile
 
@@ -48,6 +50,16 @@ class TapSpec:
     hold_s: float = HOLD_S
     backoff: Backoff = field(default_factory=Backoff)  # pauses between attempts upstream
     rng: random.Random = field(default_factory=random.Random)  # draws their jitter
+    policy: Policy = Policy.STRICT  # how much a commit must prove
+    resync: bool = True  # read a repository whole when events of it were missed; else they stay missed
+    resync_hold_s: float = RESYNC_HOLD_S  # the stream waits for one archive at most so long
+    on_records: OnRecords | None = None  # gets the records that were missed
+
+    @property
+    def stream_policy(self) -> Policy:
+        """The policy, as far as this stream allows it: a filter leaves commits out and breaks chains."""
+        is_broken = self.policy is Policy.STRICT and (self.collections or not self.resync)
+        return Policy.FILTERED if is_broken else self.policy
 
 
 class Tap:
@@ -87,7 +99,15 @@ class Tap:
         self._clock = clock
         self._record_path = record
         self._spec = spec or TapSpec()
-        self._verifier = Verifier()
+        self._verifier = Verifier(policy=self._spec.stream_policy)
+        self._healer = Healer(
+            self._verifier,
+            RepoFetcher(upstream_url, directory),
+            clock=clock,
+            rng=self._spec.rng,
+            hold_s=self._spec.resync_hold_s,
+            on_records=self._spec.on_records,
+        )
         self._seen: Counter[str] = Counter()
         self._closing = AsyncExitStack()
         self._file: WindowFile | None = None
@@ -113,6 +133,7 @@ class Tap:
                 self._cursor if window.last_seq is None else window.last_seq
             )
             stack.push_async_callback(self._subscriber.close)
+            await stack.enter_async_context(self._healer)
             server = FrameServer(
                 *self._address, window, max_lag_frames=self._spec.max_lag_frames, health=self.stats
             )
@@ -164,6 +185,7 @@ class Tap:
             "verdicts": verdicts,
             "restored": self._seen["restored"],
             "held": self._seen["held"],
+            "resync": self._healer.stats(),
             **({} if self._server is None else self._server.stats()),
             "upstream": {
                 "url": self._upstream_url,
@@ -197,15 +219,24 @@ class Tap:
         server = self._opened_server()
         if judgement.verdict is Verdict.INFO:
             server.notify(frame)
+        if judgement.verdict is Verdict.DESYNC:
+            log.info("gap", extra={"did": getattr(judgement.event, "did", None), "reason": judgement.reason})
+            for healed in await self._healer.heal(judgement, frame, received_ms, server.window.last_seq):
+                self._pass_on(healed, parse_frame(healed), received_ms, file)
+            return
         if judgement.verdict not in PASSED_ON:
             log.debug("not passed on", extra={"verdict": judgement.verdict, "reason": judgement.reason})
             return
         assert judgement.event is not None, "a verdict that passes a frame on names its event"
+        self._healer.follow(judgement.event)
         if isinstance(judgement.event, IdentityEvent):
             self._directory.purge(judgement.event.did)
+        self._pass_on(frame, judgement.event, received_ms, file)
+
+    def _pass_on(self, frame: bytes, event: Frame, received_ms: int, file: WindowFile) -> None:
         # On disk first: a client must never have seen what we would not know of after a crash.
         file.append(received_ms * 1000, frame)
-        server.append(entry_of(frame, judgement.event))
+        self._opened_server().append(entry_of(frame, event))
 
     async def _judge(self, frame: bytes, received_ms: int) -> Judgement:
         judgement = self._verifier.receive(frame, received_ms)
@@ -220,7 +251,7 @@ class Tap:
     async def _resolve(self, need: ResolveDid) -> Document | None:
         """The document; None: there is none, or nobody could say for as long as the stream may wait."""
         if need.refresh:
-            self._directory.purge(need.did)
+            self._directory.refresh(need.did)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._spec.hold_s
         while True:
@@ -273,6 +304,7 @@ class Tap:
                     continue
                 self._verifier.trust(record.frame)
                 event = parse_frame(record.frame)
+                self._healer.follow(event)
             except FirehoseError as error:
                 raise WindowUnavailable(str(file.path), f"a frame in it is damaged: {error}") from error
             yield entry_of(record.frame, event)

@@ -13,7 +13,11 @@ from actors.cli.console import Answer, progress
 from actors.errors import NotThere, WrongUse
 
 # name → (file under benchmarks/, function in it, samples by default)
-BENCHES: Final = {"turn": ("turn", "bench_turn", 200), "ledger": ("ledger", "bench_ledger", 500)}
+BENCHES: Final = {
+    "turn": ("turn", "bench_turn", 200),
+    "ledger": ("ledger", "bench_ledger", 500),
+    "firehose": ("firehose", "bench_firehose", 21),
+}
 
 
 def add_to(app: typer.Typer) -> None:

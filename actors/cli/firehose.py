@@ -5,15 +5,16 @@ import contextlib
 import errno
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from actors.cli.console import Answer, frame_counter, run
-from actors.errors import TraceDamaged
-from actors.replay import judge_trace, load_documents
-from firehose import CommitEvent, FrameInvalid, Subscriber, parse_frame
+from actors.errors import TraceDamaged, WrongUse
+from actors.replay import JudgeSpec, judge_trace, load_documents, load_state
+from firehose import CommitEvent, FrameInvalid, Policy, Subscriber, SyntaxInvalid, parse_datetime, parse_frame
 from firehose.serve import FrameServer
 from firehose.trace import TraceWriter, read_trace
 
@@ -32,18 +33,43 @@ def verify(
     did_docs: Annotated[
         Path | None, typer.Option(help="DID documents; default: {trace}.did_docs.json beside it.")
     ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="What was known before: a JSON object, DID to {rev, data, active}.")
+    ] = None,
+    now: Annotated[
+        str | None, typer.Option(help="The verifier's clock, RFC 3339; default: when each frame came.")
+    ] = None,
+    policy: Annotated[
+        Policy, typer.Option(help="How much a commit must prove besides hashes and signature.")
+    ] = Policy.STRICT,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="How many verify at once; the verdicts are the same.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Judge every frame of a trace with the trace's clock; a line a frame, then a summary."""
     answer = Answer(as_json=as_json)
     with trace.open("rb"):
         documents = load_documents(trace, did_docs)
-    run(_verify(trace, documents, answer))
+    spec = JudgeSpec(
+        now_ms=None if now is None else _epoch_ms(now),
+        policy=policy,
+        state={} if state is None else load_state(state),
+        processes=processes,
+    )
+    run(_verify(trace, documents, spec, answer))
 
 
-async def _verify(trace: Path, documents: dict[str, Any], answer: Answer) -> None:
+def _epoch_ms(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(parse_datetime(text)).timestamp() * 1000)
+    except (SyntaxInvalid, ValueError):
+        raise WrongUse(f"--now {text!r} is no time: it looks like 2026-11-21T12:00:00Z") from None
+
+
+async def _verify(trace: Path, documents: dict[str, Any], spec: JudgeSpec, answer: Answer) -> None:
     verdicts: Counter[str] = Counter()
-    async for judged in judge_trace(trace, documents):
+    async for judged in judge_trace(trace, documents, spec):
         event, verdict = judged.judgement.event, judged.judgement.verdict
         assert verdict is not None
         verdicts[verdict] += 1

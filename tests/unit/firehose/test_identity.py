@@ -163,14 +163,16 @@ async def test_not_a_did() -> None:
             await directory.resolve("did:plc:../../etc/passwd")
 
 
-async def test_static_documents_move_on_with_each_purge() -> None:
+async def test_static_documents_move_on_with_each_refresh() -> None:
     directory = StaticDirectory({ALICE: [{"v": 1}, {"v": 2}], "did:web:x.test": {"v": 9}})
     assert await directory.resolve(ALICE) == {"v": 1}
-    directory.purge(ALICE)
+    directory.purge(ALICE)  # a hint that something may have changed is no reason to go on
+    assert await directory.resolve(ALICE) == {"v": 1}
+    directory.refresh(ALICE)
     assert await directory.resolve(ALICE) == {"v": 2}
-    directory.purge(ALICE)
+    directory.refresh(ALICE)
     assert await directory.resolve(ALICE) == {"v": 2}
-    directory.purge("did:web:x.test")
-    directory.purge("did:web:nobody.test")
+    directory.refresh("did:web:x.test")
+    directory.refresh("did:web:nobody.test")
     assert await directory.resolve("did:web:x.test") == {"v": 9}
     assert await directory.resolve("did:web:nobody.test") is None

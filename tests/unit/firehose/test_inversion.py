@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from firehose.cid import Cid
 from firehose.errors import FrameInvalid
 from firehose.frames import Action, RepoOp
-from firehose.inversion import check_inversion, invert
 from firehose.mst import Mst
 from firehose.mst_node import height_of
+from firehose.verify.inversion import check_inversion, invert
 
 FIXTURES = Path(__file__).parents[2] / "data" / "interop" / "firehose" / "commit-proof-fixtures.json"
 CIDS = [Cid.for_dag_cbor(bytes([0x61, letter])) for letter in b"abc"]

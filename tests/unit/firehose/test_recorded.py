@@ -11,7 +11,6 @@ import pytest
 
 from firehose.car import read_car
 from firehose.drisl import decode, encode
-from firehose.errors import RepoInvalid
 from firehose.frames import CommitEvent, encode_commit, parse_frame
 from firehose.repo import read_repo_car
 from firehose.trace import read_trace
@@ -151,23 +150,3 @@ def test_the_relays_frames_are_written_back_byte_for_byte(relay: tuple[Frames, D
         if isinstance(event, CommitEvent):
             for block in read_car(event.blocks).blocks.values():
                 assert encode(decode(block)) == block
-
-
-@pytest.mark.optional
-@pytest.mark.parametrize("name", ["fakermaker.repo.car", "paul_staging.repo.car", "divy.repo"])
-def test_repositories_of_version_2_are_refused_by_name(name: str) -> None:
-    path = SHARED / "cars" / name
-    if not path.exists():
-        pytest.skip("old repositories of strangers are not beside this checkout")
-    with pytest.raises(RepoInvalid) as caught:
-        read_repo_car(path.read_bytes())
-    assert caught.value.reason == "commit-version"
-
-
-@pytest.mark.optional
-@pytest.mark.parametrize("name", ["jcalabro.repo.car", "greenground.repo.car", "rsky.valid_repo.car"])
-def test_repositories_of_other_servers_are_read(name: str) -> None:
-    path = SHARED / "cars" / name
-    if not path.exists():
-        pytest.skip("repositories of strangers are not beside this checkout")
-    assert read_repo_car(path.read_bytes()).records

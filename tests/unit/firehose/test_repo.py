@@ -13,12 +13,12 @@ from firehose.commit import parse_commit, sign_commit
 from firehose.drisl import decode, encode
 from firehose.errors import MissingBlock, MstInvalid, RepoInvalid, SyntaxInvalid, WriteRefused
 from firehose.frames import MAX_COMMIT_OPS, Action, CommitEvent, parse_frame
-from firehose.inversion import check_inversion
 from firehose.keys import Curve, SigningKey
 from firehose.mst import Mst
 from firehose.repo import MAX_RECORD_BYTES, CommitResult, Repo, Write, read_repo_car
 from firehose.syntax import Did, Nsid, RecordKey, Tid
 from firehose.tid import TidClock
+from firehose.verify.inversion import check_inversion
 
 NOTE = Nsid("com.example.note")
 DID = Did("did:plc:abc")

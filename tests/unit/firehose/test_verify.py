@@ -27,7 +27,7 @@ from firehose.mst import Mst
 from firehose.repo import CommitResult, Write
 from firehose.syntax import Did, Nsid, RecordKey, Tid
 from firehose.tid import tid_from
-from firehose.verify import Verdict, Verifier
+from firehose.verify import Policy, Verdict, Verifier
 
 NOW_MS = 1_790_000_000_000
 NOTE = Nsid("com.example.note")
@@ -269,8 +269,10 @@ def test_a_record_that_is_no_map_is_rejected(scene: Scene) -> None:
 # What an honest stream may hold besides.
 
 
-def test_a_server_of_before_sync_1_1_is_believed_but_marked(scene: Scene) -> None:
+def test_a_server_of_before_sync_1_1_is_believed_but_marked_where_that_is_wanted(scene: Scene) -> None:
     result = scene.commit(write(Action.CREATE, "a"))
+    assert scene.say(frame(result, 10, prev_data=None)) == ("seq-error", "seq-not-increasing")
+    scene.verifier.policy = Policy.LENIENT
     assert scene.say(frame(result, 11, prev_data=None)) == ("accept", "unproven")
     forged = frame(
         scene.commit(write(Action.CREATE, "b")), 12, prev_data=None, **op(Action.CREATE, f"{NOTE}/c", LEAF)
@@ -311,7 +313,8 @@ def test_an_inactive_account_is_ignored_until_it_is_active_again(scene: Scene) -
     assert scene.say(sync) == ("ignore", "account-inactive")
     odd = encode_account(seq=14, did=did, time=TIME, active=True, status="throttled")
     assert scene.say(odd) == ("accept", "ok")  # `active` decides, whatever the status says
-    assert scene.say(frame(second, 15))[0] == "accept"
+    assert scene.say(frame(second, 15)) == ("desync", "chain-data")  # the first one was not for us to see
+    assert scene.say(frame(first, 16)) == ("accept", "ok")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +385,7 @@ def test_every_frame_is_counted_once(scene: Scene) -> None:
         scene.say(frame(result, seq if seq % 5 else 1, **changes))
         seen += 1
     assert sum(scene.verifier.counters.values()) == seen
-    assert {verdict for verdict, _ in scene.verifier.counters} == {"accept", "reject", "seq-error"}
+    assert {verdict for verdict, _ in scene.verifier.counters} == {"accept", "reject", "seq-error", "desync"}
 
 
 def test_did_is_checked_before_anything_is_asked(author: Any) -> None:

@@ -317,6 +317,9 @@ class Away:
     def purge(self, did: str) -> None:
         pass
 
+    def refresh(self, did: str) -> None:
+        pass
+
 
 async def test_the_stream_waits_for_a_directory_that_is_away(
     relay: FrameServer, alice: Author, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from firehose.document import signing_key
+from firehose.document import pds_url, signing_key
 from firehose.errors import DocumentInvalid
 from firehose.keys import VerifyingKey
 from firehose.syntax import Did
@@ -31,6 +32,7 @@ class KeyState(StrEnum):
     NEEDED = "needed"  # the document, before anything can be said
     NO_KEY = "no-key"  # the document has no key that we can use
     OUT_OF_REACH = "out-of-reach"  # the document could not be had: nothing is known
+    OTHER_HOST = "other-host"  # the account lives on another PDS than the one that speaks for it here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class ResolveDid:
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     key: VerifyingKey | None = None
+    host: str | None = None  # of its PDS, with the port if there is one
     trouble: str = ""  # why there is no key
     in_reach: bool = True  # False if the last resolution failed
     learned_ms: int = 0
@@ -54,7 +57,9 @@ class _Entry:
 class KeyBook:
     """The keys of the accounts of one stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, host: str | None = None) -> None:
+        """If `host` is given, accounts must live on that PDS."""
+        self._host = host
         self._entries: OrderedDict[Did, _Entry] = OrderedDict()
         self._now_ms = 0
 
@@ -70,13 +75,17 @@ class KeyBook:
         if entry is None or self._is_stale(entry):
             return KeyState.NEEDED, ResolveDid(did=did), ""
         self._entries.move_to_end(did)
-        if entry.key is not None and is_signed_by(entry.key):
+        is_signed = entry.key is not None and is_signed_by(entry.key)
+        is_at_home = self._host is None or entry.host == self._host
+        if is_signed and is_at_home:
             return KeyState.SIGNED, None, ""
         if entry.refreshed_for != seq and entry.in_reach and self._may_refresh(entry):
             entry.refreshed_for = seq
             return KeyState.NEEDED, ResolveDid(did=did, refresh=True), ""
         if not entry.in_reach:
             return KeyState.OUT_OF_REACH, None, entry.trouble
+        if is_signed:
+            return KeyState.OTHER_HOST, None, f"its PDS is {entry.host}"
         return (KeyState.NO_KEY if entry.key is None else KeyState.NOT_SIGNED), None, entry.trouble
 
     def learn(self, did: Did, document: Mapping[str, Any] | None) -> None:
@@ -89,10 +98,21 @@ class KeyBook:
         else:
             try:
                 entry.key, entry.trouble = signing_key(document, did), ""
+                entry.host = _pds_host(document, did)
             except DocumentInvalid as error:
                 entry.key, entry.trouble = None, error.reason
         while len(self._entries) > MAX_ACCOUNTS:
             self._entries.popitem(last=False)
+
+    def key_of(self, did: Did) -> VerifyingKey | None:
+        """The key that was last learned for an account, or None."""
+        entry = self._entries.get(did)
+        return None if entry is None else entry.key
+
+    def host_of(self, did: Did) -> str | None:
+        """The host of the PDS that the account's document named last, or None if it is not known."""
+        entry = self._entries.get(did)
+        return None if entry is None else entry.host
 
     def forget(self, did: Did) -> None:
         """Drop what is known of an account: its document may have changed."""
@@ -112,3 +132,12 @@ class KeyBook:
             return False
         entry.refreshes_ms.append(self._now_ms)
         return True
+
+
+def _pds_host(document: Mapping[str, Any], did: Did) -> str | None:
+    try:
+        return urlsplit(pds_url(document, did)).netloc.lower()
+    except (
+        DocumentInvalid
+    ):  # an account may have a key and no PDS: then nobody can be asked for its repository
+        return None

@@ -10,7 +10,7 @@ from typing import Any, Final
 from firehose.car import split_car
 from firehose.cid import Cid
 from firehose.commit import Commit, parse_commit
-from firehose.drisl import decode
+from firehose.drisl import decode, is_sparse
 from firehose.errors import (
     CarInvalid,
     DrislInvalid,
@@ -21,10 +21,12 @@ from firehose.errors import (
     SyntaxInvalid,
 )
 from firehose.frames import Action, CommitEvent, RepoOp, SyncEvent
-from firehose.inversion import check_inversion
 from firehose.mst import Mst
 from firehose.repo import MAX_RECORD_BYTES
 from firehose.syntax import Did, Nsid, RecordKey, Tid, parse_path
+from firehose.verify import splice
+from firehose.verify.inversion import check_inversion
+from firehose.verify.splice import undo_create, undo_update
 
 REVISION_TOLERANCE_MS: Final = 300_000  # how far ahead of our clock a rev may be; specs/sync: "a few minutes"
 
@@ -41,6 +43,7 @@ class VerifiedRecord:
     record: dict[str, Any] | None
     seq: int
     rev: Tid
+    live: bool = True  # False: found in the whole repository after events were missed (`firehose.resync`)
 
     @property
     def uri(self) -> str:
@@ -97,17 +100,59 @@ def check_ops(event: CommitEvent) -> list[tuple[Nsid, RecordKey]]:
     return places
 
 
-def check_tree(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -> None:
+def check_tree(
+    event: CommitEvent,
+    commit: Commit,
+    blocks: dict[bytes, bytes],
+    *,
+    is_chained: bool = False,
+    is_lenient: bool = False,
+) -> bool:
     """Check that the tree that the commit signs says of every op's path what the op says.
 
     Where the event says what was before, undoing the ops must give just that. Older servers do not say it.
 
-    Raises: FrameInvalid: it says something else, a node is missing, or one breaks a rule.
+    Args:
+        event: the #commit.
+        commit: what it carries.
+        blocks: its blocks, hashed.
+        is_chained: the tree that it says was before is one that we know: then only what is rewritten has to
+            be checked.
+        is_lenient: let an undoing pass that gives something else or lacks a node.
+
+    Returns: False if the event says what was before, and it is not proven. Raises: FrameInvalid: the tree
+    says something else, a node is missing, or one breaks a rule.
     """
+    if (is_chained or splice.compiled is not None) and _is_spliced(event, commit, blocks):
+        return True
     tree = Mst.load_raw(commit.data.bytes, blocks.get)
     if event.prev_data is not None:
-        check_inversion(tree, event.ops, event.prev_data)
-        return
+        try:
+            check_inversion(tree, event.ops, event.prev_data)
+            return True
+        except FrameInvalid as error:
+            if not is_lenient or error.reason not in ("inversion", "mst-missing", "op-prev"):
+                raise
+    _check_paths(tree, event)
+    return event.prev_data is None
+
+
+def _is_spliced(event: CommitEvent, commit: Commit, blocks: dict[bytes, bytes]) -> bool:
+    """Whether undoing the one op, the fast way, gives the tree before; False says nothing."""
+    if len(event.ops) != 1 or event.prev_data is None:
+        return False
+    op = event.ops[0]
+    path = op.path.encode()
+    before = None
+    if op.cid is not None:
+        if op.action is Action.CREATE:
+            before = undo_create(commit.data.bytes, blocks, path, op.cid.bytes)
+        elif op.prev is not None:
+            before = undo_update(commit.data.bytes, blocks, path, op.cid.bytes, op.prev.bytes)
+    return before == event.prev_data.bytes
+
+
+def _check_paths(tree: Mst, event: CommitEvent) -> None:
     try:
         for op in event.ops:
             if tree.get_raw(op.path.encode()) != (None if op.cid is None else op.cid.bytes):
@@ -148,6 +193,8 @@ def _record(op: RepoOp, cid: Cid, blocks: dict[bytes, bytes]) -> dict[str, Any]:
         raise FrameInvalid("record-missing", op.path)
     if len(block) > MAX_RECORD_BYTES:
         raise FrameInvalid("record-size", f"{op.path}: {len(block)} bytes")
+    if not is_sparse(block):
+        raise FrameInvalid("record-values", f"{op.path}: more values than bytes for them")
     try:
         value = decode(block)
     except DrislInvalid as error:
