@@ -190,7 +190,7 @@ class GameMaster:
         ]
         keys.append((records.GAME_FINISHED, config.environment_id))
         told = [await xrpc.get_record(config.account.did, collection, key) for collection, key in keys]
-        return [record for record in told if record is not None]
+        return [found["value"] for found in told if found is not None]
 
     @asynccontextmanager
     async def _heard(self) -> AsyncIterator["asyncio.Queue[RecordEvent]"]:
