@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from actors import records
+from actors import farewell, records
 from actors.errors import Refused
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, LeaseRequest, Placement, Report, SupervisorFace
@@ -120,7 +120,7 @@ class Agent:
                 self._pending.add(event.seq)
                 table.turns.put_nowait((event.seq, event.record))
         elif self._is_me(event.record.get("subject", self._config.account.did)):
-            table.leave()
+            table.leave(farewell.notice_of(event.collection, event.record))
 
     def _is_me(self, did: str) -> bool:
         return did == self._config.account.did
@@ -136,9 +136,10 @@ class Agent:
 
     async def _join(self, event: RecordEvent, xrpc: XrpcClient, tasks: asyncio.TaskGroup) -> None:
         environment_id = event.record["environment"]
-        over = await xrpc.get_record(event.author_did, records.GAME_FINISHED, environment_id)
-        if over is not None:  # we were away while it was played
-            return
+        death = records.death_key(environment_id, self._config.account.did)
+        for ending, key in ((records.GAME_FINISHED, environment_id), (records.AGENT_DEATH, death)):
+            if await xrpc.get_record(event.author_did, ending, key) is not None:
+                return  # we were away while it was played, or have died in it
         request = LeaseRequest(
             agent_did=self._config.account.did,
             environment_id=environment_id,
@@ -179,6 +180,20 @@ class Agent:
     async def _play(self, placement: Placement, table: "_Table", join_seq: int | None) -> None:
         seat = table.seat
         try:
+            await self._take_turns(placement, table, join_seq)
+            if placement.environment_type in farewell.ENVIRONMENT_TYPES:
+                notice = await table.last_words()
+                if notice is not None:
+                    await seat.farewell(notice)
+        finally:
+            self._pending.difference_update(table.waiting())
+            self._finished.append(seat)
+            self._seats.pop(placement.environment_id, None)
+            await seat.close()
+
+    async def _take_turns(self, placement: Placement, table: "_Table", join_seq: int | None) -> None:
+        seat = table.seat
+        try:
             await seat.join()
             if join_seq is not None:
                 self._pending.discard(join_seq)
@@ -189,11 +204,6 @@ class Agent:
                     break
         except (LeaseError, StaleEpoch):
             log.info("lease ended under a turn", extra={"lease": placement.lease_id})
-        finally:
-            self._pending.difference_update(table.waiting())
-            self._finished.append(seat)
-            self._seats.pop(placement.environment_id, None)
-            await seat.close()
 
     def _done(self, seq: int) -> int:
         """Tick off a firehose position; the cursor up to which all is dealt with."""
@@ -207,10 +217,21 @@ class _Table:
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
         self.turns: asyncio.Queue[tuple[int, dict[str, Any]] | None] = asyncio.Queue(QUEUE_LIMIT)
+        self._told: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
 
-    def leave(self) -> None:
-        """The environment or the lease is over: stop after the turn in progress."""
+    def leave(self, notice: dict[str, Any] | None = None) -> None:
+        """The environment or the lease is over: stop after the turn in progress; `notice` says why."""
+        if not self._told.done():
+            self._told.set_result(notice)
         self.turns.put_nowait(None)
+
+    async def last_words(self) -> dict[str, Any] | None:
+        """Why we leave. The lease may end under a turn just before we hear of it, so this waits a little."""
+        try:
+            async with asyncio.timeout(farewell.GRACE_S):
+                return await asyncio.shield(self._told)
+        except TimeoutError:
+            return None
 
     def waiting(self) -> set[int]:
         """Take out what still waits; the firehose positions of it."""

@@ -1,8 +1,8 @@
 """The game master: an identity that publishes turns, reads the actions, applies the rules and says the end.
 
 It talks to no agent and no sandbox: its own records are its only memory. Each turn's record carries what was
-decided on the turn before, so a game master that was killed replays its own repo and goes on at the same
-point.
+decided on the turn before, and so do a death's and the end's; a game master that was killed replays its own
+repo and goes on at the same point.
 """
 
 import asyncio
@@ -22,15 +22,16 @@ from actors.loop import LoopActor
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
 from firehose import Subscriber, XrpcClient
-from games import GameEvent, IllegalAction, Outcome, Rules, TurnRequest
+from games import Episode, GameEvent, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
 from games.catan import Catan
+from games.rpg import Rpg
 
 log = logging.getLogger(__name__)
 
 PAGE: Final = 100  # records asked for at once when the log is read back
 RECENT: Final = 12  # happenings kept for the live view
 
-RULES: Final[dict[str, type[Rules]]] = {"catan": Catan}
+RULES: Final[dict[str, type[Rules]]] = {"catan": Catan, "rpg": Rpg}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class GameMaster:
         self._previous: Decided | None = None
         self._recent: deque[GameEvent] = deque(maxlen=RECENT)
         self._skipped = 0
+        self._told_deaths = 0
         self.over = asyncio.Event()
 
     async def run(self) -> None:
@@ -80,12 +82,14 @@ class GameMaster:
             await xrpc.login(config.account.did, config.account.password)
             await self._open(xrpc)
             game = self._game = await self._replay(xrpc)
+            await self._publish_deaths(xrpc, game)
             async with self._heard() as events:
                 if game.turn_number == 1 and game.request() is not None:
                     await self._wait_for_players(events)
                 while (request := game.request()) is not None:
                     await self._publish(xrpc, game, request)
                     await self._decide(game, request, await self._answer(events, game.turn_number, request))
+                    await self._publish_deaths(xrpc, game)
             await self._finish(xrpc, game)
         self.over.set()
 
@@ -102,6 +106,10 @@ class GameMaster:
             "standings": game.standings() if game else [],
             "recent": list(self._recent),
             "skipped": self._skipped,
+            "deaths": [
+                {"agent": config.players[death.player], "cause": death.cause, "turn": death.turn}
+                for death in (deaths_in(game) if game else ())
+            ],
             "over": self.over.is_set(),
             "outcome": self._outcome(outcome) if outcome else None,
             "game_log_sha256": game.log_sha256() if game and outcome else None,
@@ -112,6 +120,22 @@ class GameMaster:
         if self._game is None:
             return {}
         return {"text": self._game.render_text(names), "svg": self._game.render_svg(names)}
+
+    async def sequel(self, names: list[str]) -> Report:
+        """Waits for the end, then tells what a next game needs; `{}` for a game that stands alone.
+
+        Returns:
+            `{characters, ends_campaign, chronicle}`, the chronicle with these names by seat.
+        """
+        await self.over.wait()
+        game = self._game
+        if not isinstance(game, Episode):
+            return {}
+        return {
+            "characters": game.characters(),
+            "ends_campaign": game.ends_campaign,
+            "chronicle": game.chronicle(names),
+        }
 
     def _outcome(self, outcome: Outcome) -> Report:
         winner = None if outcome.winner is None else self._config.players[outcome.winner]
@@ -145,13 +169,28 @@ class GameMaster:
                     decided[previous["turn"]] = Decided.parse(previous)
             if len(ours) < len(page):  # keys are in order: the next environment's begin here
                 break
+        for ending in await self._endings_told(xrpc):  # told after a decision that no turn carries yet
+            if previous := ending.get("previous"):
+                decided[previous["turn"]] = Decided.parse(previous)
         entries = []
+        self._skipped = self._told_deaths = 0
         for number in sorted(decided):
             self._previous = choice = decided[number]
             body = {"skip": choice.skip} if choice.action is None else {"action": choice.action}
             entries.append({"turn": number, "player": config.players.index(choice.player_did), **body})
             self._skipped += choice.skip is not None
         return self._rules.replay(len(config.players), config.seed, config.settings, entries)
+
+    async def _endings_told(self, xrpc: XrpcClient) -> list[dict[str, Any]]:
+        """What we have said already of deaths here and of the end."""
+        config = self._config
+        keys = [
+            (records.AGENT_DEATH, records.death_key(config.environment_id, player))
+            for player in config.players
+        ]
+        keys.append((records.GAME_FINISHED, config.environment_id))
+        told = [await xrpc.get_record(config.account.did, collection, key) for collection, key in keys]
+        return [found["value"] for found in told if found is not None]
 
     @asynccontextmanager
     async def _heard(self) -> AsyncIterator["asyncio.Queue[RecordEvent]"]:
@@ -242,19 +281,44 @@ class GameMaster:
         )
         self._recent.extend(happened)
 
-    async def _finish(self, xrpc: XrpcClient, game: Rules) -> None:
-        config, outcome = self._config, game.outcome()
-        assert outcome is not None
-        if await xrpc.get_record(config.account.did, records.GAME_FINISHED, config.environment_id) is None:
-            record = records.game_finished(
+    async def _publish_deaths(self, xrpc: XrpcClient, game: Rules) -> None:
+        """Say who has died since; `self._previous` is what the last of them died of."""
+        config = self._config
+        for death in deaths_in(game)[self._told_deaths :]:
+            player_did = config.players[death.player]
+            record = records.agent_death(
                 environment_id=config.environment_id,
-                reason=outcome.reason,
-                winner_did=None if outcome.winner is None else config.players[outcome.winner],
-                turns=outcome.turns,
+                agent_did=player_did,
+                cause=death.cause,
                 previous=self._previous,
                 now_ms=self._clock(),
             )
-            await xrpc.put_record(records.GAME_FINISHED, config.environment_id, record)
+            key = records.death_key(config.environment_id, player_did)
+            await self._say_once(xrpc, records.AGENT_DEATH, key, record)
+            self._told_deaths += 1
+
+    async def _finish(self, xrpc: XrpcClient, game: Rules) -> None:
+        """Say that the game is over, and then the campaign if nothing follows."""
+        config, outcome = self._config, game.outcome()
+        assert outcome is not None
+        finished = records.game_finished(
+            environment_id=config.environment_id,
+            reason=outcome.reason,
+            winner_did=None if outcome.winner is None else config.players[outcome.winner],
+            turns=outcome.turns,
+            previous=self._previous,
+            now_ms=self._clock(),
+        )
+        await self._say_once(xrpc, records.GAME_FINISHED, config.environment_id, finished)
+        if isinstance(game, Episode) and game.ends_campaign:
+            ended = records.campaign_ended(
+                environment_id=config.environment_id, reason=outcome.reason, now_ms=self._clock()
+            )
+            await self._say_once(xrpc, records.CAMPAIGN_ENDED, config.environment_id, ended)
+
+    async def _say_once(self, xrpc: XrpcClient, collection: str, key: str, record: dict[str, Any]) -> None:
+        if await xrpc.get_record(self._config.account.did, collection, key) is None:
+            await xrpc.put_record(collection, key, record)
 
 
 class EnvironmentActor(GameMaster, LoopActor):

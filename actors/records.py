@@ -14,6 +14,8 @@ ENV_JOINED: Final = f"{AUTHORITY}.env.joined"
 GAME_TURN: Final = f"{AUTHORITY}.game.turn"
 GAME_ACTION: Final = f"{AUTHORITY}.game.action"
 GAME_FINISHED: Final = f"{AUTHORITY}.game.finished"
+AGENT_DEATH: Final = f"{AUTHORITY}.agent.death"
+CAMPAIGN_ENDED: Final = f"{AUTHORITY}.campaign.ended"
 LEASE_ACQUIRED: Final = f"{AUTHORITY}.lease.acquired"
 LEASE_ENDED: Final = f"{AUTHORITY}.lease.ended"
 # The collections whose records are endings; a condition is the NSID without our authority.
@@ -38,6 +40,11 @@ def turn_key(environment_id: str, turn: int) -> str:
     A repeated turn therefore rewrites its record instead of adding one.
     """
     return f"{environment_id}.{turn:06d}"
+
+
+def death_key(environment_id: str, agent_did: str) -> str:
+    """Record key of an agent's death: one dies once in an environment, however often it is told."""
+    return f"{environment_id}.{agent_did}"
 
 
 def lease_key(environment_id: str, agent_did: str, epoch: int) -> str:
@@ -143,6 +150,24 @@ def game_finished(
         "previous": previous.as_json() if previous else None,
     }
     return _record(GAME_FINISHED, now_ms, fields)
+
+
+def agent_death(
+    *, environment_id: str, agent_did: str, cause: str, previous: Decided | None, now_ms: int
+) -> Record:
+    """One agent has died; `previous` is the decision it died of, so that a replay comes to the same."""
+    fields = {
+        "environment": environment_id,
+        "subject": agent_did,
+        "cause": cause[:MAX_REASON_CHARS],
+        "previous": previous.as_json() if previous else None,
+    }
+    return _record(AGENT_DEATH, now_ms, fields)
+
+
+def campaign_ended(*, environment_id: str, reason: str, now_ms: int) -> Record:
+    """Nothing follows on this environment; `reason` is how it ended."""
+    return _record(CAMPAIGN_ENDED, now_ms, {"environment": environment_id, "reason": reason})
 
 
 def lease_acquired(

@@ -1,5 +1,6 @@
 """One agent in one environment: its lease, its sandbox, and its turns in order."""
 
+import asyncio
 import json
 import logging
 import time
@@ -9,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from actors import records
 from actors.faces import Placement, SupervisorFace
+from actors.farewell import GRACE_S
 from sandboxes import (
     Sandbox,
     SandboxError,
@@ -107,6 +109,18 @@ class Seat:
         lease = self._placement
         return await self._supervisor.renew(lease.lease_id, lease.epoch, self.last_turn, dealt_with())
 
+    async def farewell(self, notice: dict[str, Any]) -> None:
+        """Let the turn script note what ended; its answer is not posted, and nothing is recovered for it."""
+        if self._sandbox is None:
+            return
+        try:
+            async with asyncio.timeout(GRACE_S):
+                number = self.last_turn + 1
+                state = self._state(self._placement.environment_id, number, "farewell", notice)
+                await self._sandbox.turn(state, env=self._env(), turn=number, timeout=GRACE_S)
+        except (SandboxError, TimeoutError) as error:  # the supervisor may have been faster
+            log.info("no farewell", extra={"lease": self._placement.lease_id, "error": str(error)})
+
     async def close(self) -> None:
         """Let go of the sandbox; it is the supervisor who destroys it."""
         if self._sandbox is not None:
@@ -121,21 +135,11 @@ class Seat:
         return await self._repo.get_record(self._player.did, records.GAME_ACTION, key) is not None
 
     async def _decide(self, turn: dict[str, Any]) -> Decision:
-        state = {
-            "env_type": self._placement.environment_type,
-            "environment": turn["environment"],
-            "turn": turn["turn"],
-            "phase": turn["phase"],
-            "state": turn["state"],
-        }
-        env = {
-            "AGENT_DID": self._player.did,
-            "GAME_ID": turn["environment"],
-            "PLAYER_SEED": str(self._player.seed),
-        }
+        state = self._state(turn["environment"], turn["turn"], turn["phase"], turn["state"])
 
         async def run(sandbox: Sandbox) -> TurnResult:
-            return await sandbox.turn(state, env=env, turn=turn["turn"], timeout=self._player.turn_timeout_s)
+            timeout_s = self._player.turn_timeout_s
+            return await sandbox.turn(state, env=self._env(), turn=turn["turn"], timeout=timeout_s)
 
         started = time.monotonic()
         try:
@@ -152,6 +156,22 @@ class Seat:
             self.turn_ms.append((time.monotonic() - started) * 1000)
         self.skipped += decision.skip is not None
         return decision
+
+    def _state(self, environment: str, turn: int, phase: str, state: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "env_type": self._placement.environment_type,
+            "environment": environment,
+            "turn": turn,
+            "phase": phase,
+            "state": state,
+        }
+
+    def _env(self) -> dict[str, str]:
+        return {
+            "AGENT_DID": self._player.did,
+            "GAME_ID": self._placement.environment_id,
+            "PLAYER_SEED": str(self._player.seed),
+        }
 
     async def _post(self, number: int, decision: Decision) -> None:
         environment = self._placement.environment_id

@@ -1,4 +1,4 @@
-"""The main job: play a game with leased sandboxes on whatever cluster is at hand, and report."""
+"""The main job: play a game, or a campaign, with leased sandboxes on the cluster at hand, and report."""
 
 import asyncio
 import json
@@ -11,18 +11,19 @@ from typing import Any, Final
 from actors.agent import AgentActor, AgentConfig
 from actors.cluster import Node
 from actors.environment import EnvironmentActor, EnvironmentConfig
-from actors.errors import GameFailed, WrongUse
+from actors.errors import GameFailed
 from actors.faces import Account, Report
-from actors.latency import event_to_action_ms, percentiles
+from actors.latency import event_to_action_ms
 from actors.remote import RemoteActor
 from actors.resources import shipped
+from actors.series import DEFAULT_ADVENTURES, NextGame, Series, check_order
 from actors.settings import Settings
+from actors.summary import Played, summary
 from actors.system import HANDLE_DOMAIN, System, running_system
 from firehose import DidDirectory, XrpcClient
 from firehose.tid import TidClock
 
 NAMES: Final = ("alice", "bob", "carol", "dave", "erin", "frank")
-SEATS: Final = {"catan": range(2, 5)}  # players that an environment type can have
 POLL_S: Final = 0.25
 DRAIN_TIMEOUT_S: Final = 8.0  # an interrupted game is cleared away within 10 s
 END_TIMEOUT_S: Final = 60.0  # from the end of a game until nothing of it is left
@@ -30,12 +31,18 @@ END_TIMEOUT_S: Final = 60.0  # from the end of a game until nothing of it is lef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to simulate. `board` gets the final board as SVG; `record` every raw frame of the firehose."""
+    """What to simulate.
+
+    `board` gets the last board as SVG, `chronicle` the story of a campaign as Markdown; `adventures` None is
+    the default of an environment type that has campaigns.
+    """
 
     environment_type: str
     agents: int
     seed: int
     board: Path | None = None
+    adventures: int | None = None
+    chronicle: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,7 +62,7 @@ Watch = Callable[[Moment], None]
 
 
 async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
-    """Play one game to its end and report as docs/records.md says.
+    """Play to the end and report as docs/records.md says.
 
     Args:
         settings: see config/skylease.toml.
@@ -63,19 +70,10 @@ async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
         watch: told of everything that happens.
 
     Raises:
-        WrongUse: no such environment type, or not with so many agents.
+        WrongUse: it cannot be played like that.
         SkyleaseError: what went wrong, after everything was cleared away.
     """
-    if order.environment_type not in SEATS:
-        raise WrongUse(
-            f"there is no environment type {order.environment_type!r}: there is {', '.join(SEATS)}"
-        )
-    seats = SEATS[order.environment_type]
-    if order.agents not in seats:
-        raise WrongUse(
-            f"{order.environment_type} is for {seats[0]} to {seats[-1]} agents, not {order.agents}: "
-            "choose another --agents"
-        )
+    check_order(order.environment_type, order.agents, order.adventures, chronicle=order.chronicle is not None)
     started = time.monotonic()
     watch(Moment(stage="starting Ray, the network, the tap and the supervisor"))
     async with running_system(settings, actors=order.agents + 1) as system:
@@ -92,32 +90,49 @@ async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
 
 
 class Simulation:
-    """One game on a running system."""
+    """The games of one order on a running system; the agents stay from the first to the last."""
 
     def __init__(self, system: System, order: Order, watch: Watch) -> None:
         self._system, self._order, self._watch = system, order, watch
-        tid = TidClock(lambda: time.time_ns() // 1000).next()
-        self._environment_id = f"{order.environment_type}-{order.seed}-{tid}"
         self._actors: list[str] = []
+        self._environments: list[str] = []
+        self._names: dict[str, str] = {}  # DID → short name, by seat
         self._master_did = ""
         self.cleared: Report = {}
 
     async def play(self) -> Report:
-        """Start the agents and the game master, wait for the end, and report."""
-        system, watch = self._system, self._watch
-        watch(Moment(stage="creating identities"))
+        """Start the agents and a game master per game, wait for the end, and report."""
+        self._watch(Moment(stage="creating identities"))
         master, players = await self._accounts()
-        cursor = int((await system.tap.call("stats")).get("seq") or 0)
-        watch(Moment(stage=f"starting {len(players)} agents"))
-        async with asyncio.TaskGroup() as tasks:
-            starting = tasks.create_task(self._start_environment(master, players, cursor))
-            agents = await self._start_agents(master, players, cursor)
-        environment = starting.result()
-        names = {player.did: _short(player.handle) for player in players}
+        self._names = {player.did: _short(player.handle) for player in players}
         self._master_did = master.did
-        status = await self._follow(environment, names)
-        await self._wait_until_ended()
-        return await self._report(environment, agents, status, cursor, names)
+        series, played = self._series(), list[Played]()
+        agents: list[RemoteActor] = []
+        while (game := series.next()) is not None:
+            cursor = await self._position()
+            async with asyncio.TaskGroup() as tasks:
+                starting = tasks.create_task(self._start_environment(game, master, players, cursor))
+                if not agents:
+                    self._watch(Moment(stage=f"starting {len(players)} agents"))
+                    agents = await self._start_agents(master, players, cursor)
+            status = await self._follow(starting.result(), f"playing {game.title}".strip())
+            await self._wait_until_ended(game.environment_id)
+            played.append(await self._played(game, starting.result(), status, cursor))
+            series.after(status["outcome"], played[-1].sequel)
+        return await self._report(played, agents)
+
+    def _series(self) -> Series:
+        order, settings = self._order, self._system.settings.game
+        tid = TidClock(lambda: time.time_ns() // 1000).next()
+        environment_id = f"{order.environment_type}-{order.seed}-{tid}"
+        if order.environment_type == "rpg":
+            adventures = order.adventures or DEFAULT_ADVENTURES
+            return Series.campaign(environment_id, order.seed, players=order.agents, adventures=adventures)
+        return Series.single(environment_id, order.seed, {"turn_cap": settings.catan_turn_cap})
+
+    async def _position(self) -> int:
+        """The firehose position from which everything of ours is heard."""
+        return int((await self._system.tap.call("stats")).get("seq") or 0)
 
     async def clear(self) -> None:
         """Stop our actors; end what they hold. Also after Ctrl-C, so it is shielded and bounded."""
@@ -132,7 +147,10 @@ class Simulation:
                 "drain", DRAIN_TIMEOUT_S, timeout_s=DRAIN_TIMEOUT_S + 2
             )
         else:
-            self.cleared = await self._system.supervisor.call("end_environment", self._environment_id)
+            self.cleared = {"ended": 0, "left": 0}
+            for environment_id in self._environments:
+                cleared = await self._system.supervisor.call("end_environment", environment_id)
+                self.cleared = {key: self.cleared[key] + cleared[key] for key in self.cleared}
         self._watch(Moment(stage="cleared away", cleared=self.cleared))
 
     async def _accounts(self) -> tuple[Account, list[Account]]:
@@ -171,112 +189,104 @@ class Simulation:
             lexicons=shipped("config/lexicons"),
         )
 
-    async def _start_environment(self, master: Account, players: list[Account], cursor: int) -> RemoteActor:
-        system, game = self._system, self._system.settings.game
+    async def _start_environment(
+        self, game: NextGame, master: Account, players: list[Account], cursor: int
+    ) -> RemoteActor:
+        system, limits = self._system, self._system.settings.game
+        self._environments.append(game.environment_id)
         config = EnvironmentConfig(
             account=master,
             endpoints=system.endpoints,
-            environment_id=self._environment_id,
+            environment_id=game.environment_id,
             environment_type=self._order.environment_type,
             players=tuple(player.did for player in players),
-            seed=self._order.seed,
-            settings={"turn_cap": game.catan_turn_cap},
+            seed=game.seed,
+            settings=game.settings,
             start_cursor=cursor,
-            action_timeout_s=game.action_timeout_s,
-            join_timeout_s=game.join_timeout_s,
+            action_timeout_s=limits.action_timeout_s,
+            join_timeout_s=limits.join_timeout_s,
             lexicons=shipped("config/lexicons"),
         )
-        name = f"environment:{self._environment_id}"
+        name = f"environment:{game.environment_id}"
         return await self._start(name, EnvironmentActor, config, node=system.nodes[0])
 
     async def _start(self, name: str, actor_class: Any, config: object, *, node: Node) -> RemoteActor:
         self._actors.append(name)
         return await self._system.stage.start(name, actor_class, config, node=node)
 
-    async def _follow(self, environment: RemoteActor, names: dict[str, str]) -> Report:
+    async def _follow(self, environment: RemoteActor, stage: str) -> Report:
         """Show the game until it is over; its last status."""
-        seats = list(names.values())
+        seats = list(self._names.values())
         while True:
             status: Report = await environment.call("status")
             board = (await environment.call("board", seats)).get("text", "")
             self._watch(
                 Moment(
-                    stage="playing",
+                    stage=stage,
                     environment=status,
                     supervisor=await self._system.supervisor.call("status"),
                     tap=await self._system.tap.call("stats"),
                     board=board,
-                    names=names,
+                    names=self._names,
                 )
             )
             if status["over"]:
                 return status
             await asyncio.sleep(POLL_S)
 
-    async def _wait_until_ended(self) -> None:
-        """Until the supervisor has heard the end and nothing of any sandbox of this game is left."""
+    async def _wait_until_ended(self, environment_id: str) -> None:
+        """Until the supervisor has heard the end and nothing of any sandbox of this game is left.
+
+        So /data is free for the agents' next sandboxes: two never share it.
+        """
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
-                while await self._unended():
+                while await self._unended(environment_id):
                     await asyncio.sleep(POLL_S / 5)
         except TimeoutError:
-            left = ", ".join(await self._unended())
+            left = ", ".join(await self._unended(environment_id))
             raise GameFailed(
                 f"the game is over, but leases have not ended: {left}: see `skylease status`"
             ) from None
 
-    async def _unended(self) -> list[str]:
+    async def _unended(self, environment_id: str) -> list[str]:
         return [
             lease["lease"]
-            for lease in await self._system.supervisor.call("leases", self._environment_id)
+            for lease in await self._system.supervisor.call("leases", environment_id)
             if lease["status"] != "destroyed"
         ]
 
-    async def _report(
-        self,
-        environment: RemoteActor,
-        agents: list[RemoteActor],
-        status: Report,
-        cursor: int,
-        names: dict[str, str],
-    ) -> Report:
-        system, order = self._system, self._order
-        if order.board is not None:
-            board = await environment.call("board", list(names.values()))
-            await asyncio.to_thread(order.board.write_text, board["svg"], encoding="utf-8")
-        reports = [await agent.call("report") for agent in agents]
-        leases = await system.supervisor.call("leases", self._environment_id)
-        hosts = [await system.host(node).call("report") for node in system.nodes]
-        tap = await system.tap.call("stats")
-        outcome = status["outcome"]
-        window = system.data_path / "tap" / "window.fht"
-        if system.settings.tap.record:
-            dids = [system.supervisor_did, self._master_did, *names]
-            await self._save_documents(Path(system.settings.tap.record), dids)
-        return {
-            "environment_type": order.environment_type,
-            "games": [{"environment": self._environment_id, **outcome}],
-            "agents": len(agents),
-            "leases": {
-                "acquired": len(leases),
-                "ended": sum(lease["status"] == "destroyed" for lease in leases),
-                "live": sum(lease["status"] in ("active", "sleeping") for lease in leases),
-            },
-            "sandboxes": {
-                "created": sum(host["made"] for host in hosts),
-                "destroyed": sum(lease["status"] == "destroyed" for lease in leases),
-                "left": sum(host["sandboxes"] for host in hosts),
-                "tier": hosts[0]["tier"],
-            },
-            "turns": {"taken": outcome["turns"] - status["skipped"], "skipped": status["skipped"]},
-            "turn_ms": percentiles([ms for report in reports for ms in report["turn_ms"]]),
-            "event_to_action_ms": percentiles(
-                await asyncio.to_thread(event_to_action_ms, window, self._environment_id, cursor)
+    async def _played(self, game: NextGame, environment: RemoteActor, status: Report, cursor: int) -> Played:
+        """What is left of a game that is over."""
+        if self._order.board is not None:
+            board = await environment.call("board", list(self._names.values()))
+            await asyncio.to_thread(self._order.board.write_text, board["svg"], encoding="utf-8")
+        window = self._system.data_path / "tap" / "window.fht"
+        return Played(
+            status=status,
+            sequel=await environment.call("sequel", list(self._names.values())),
+            event_to_action_ms=await asyncio.to_thread(
+                event_to_action_ms, window, game.environment_id, cursor
             ),
-            "events": {key: tap.get(key) for key in ("seen", "verified", "rejected")},
-            "refused": (await system.supervisor.call("status"))["counters"],
-            "game_log_sha256": status["game_log_sha256"],
-        }
+        )
+
+    async def _report(self, played: list[Played], agents: list[RemoteActor]) -> Report:
+        system, chronicle = self._system, self._order.chronicle
+        if chronicle is not None:
+            story = "\n".join(game.sequel["chronicle"] for game in played)
+            await asyncio.to_thread(chronicle.write_text, story, encoding="utf-8")
+        if system.settings.tap.record:
+            dids = [system.supervisor_did, self._master_did, *self._names]
+            await self._save_documents(Path(system.settings.tap.record), dids)
+        leases = [await system.supervisor.call("leases", environment) for environment in self._environments]
+        return summary(
+            played,
+            agents=[await agent.call("report") for agent in agents],
+            leases=[lease for those in leases for lease in those],
+            hosts=[await system.host(node).call("report") for node in system.nodes],
+            tap=await system.tap.call("stats"),
+            refused=(await system.supervisor.call("status"))["counters"],
+        )
 
     async def _save_documents(self, trace: Path, dids: list[str]) -> None:
         """Put the DID documents of everybody who spoke beside the trace, where `replay` looks for them."""

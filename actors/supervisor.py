@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from actors import records
+from actors import farewell, records
 from actors.errors import Refused
 from actors.events import RecordEvent, RecordReader
 from actors.faces import (
@@ -243,7 +243,19 @@ class Supervisor:
         """Destroy what has ended; a lease is `destroyed` only once its host says that nothing is left."""
         async with asyncio.TaskGroup() as tasks:
             for lease in self._ledger.pending_destroy():
+                if not self._said_farewell(lease):
+                    continue
                 tasks.create_task(self._fenced(f"destroy {lease.id}", self._destroy(lease)))
+
+    def _said_farewell(self, lease: Lease) -> bool:
+        """Whether an agent that was told of its end has had the time to note it in its sandbox."""
+        condition_ended = lease.ended_by in lease.expiry_conditions
+        if lease.environment_type not in farewell.ENVIRONMENT_TYPES or not condition_ended:
+            return True
+        left_s = farewell.GRACE_S - (self._clock() - (lease.ended_at or 0)) / 1000
+        if left_s > 0:
+            asyncio.get_running_loop().call_later(left_s, self._wake.set)
+        return left_s <= 0
 
     async def _destroy(self, lease: Lease) -> None:
         async with self._locks[lease.id], asyncio.timeout(DESTROY_TIMEOUT_S):

@@ -60,7 +60,7 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """The board, the standings, the leases and the stream, redrawn in place."""
+    """The board or the dungeon, the standings, the leases and the stream, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -87,7 +87,7 @@ class LiveView(PlainView):
             (environment["environment"], "bold"),
             f"  decision {environment['turn']}  skipped {environment['skipped']}",
         )
-        board = Panel(Text.from_ansi(moment.board), title="board", expand=False)
+        board = Panel(Text.from_ansi(moment.board), title=environment["type"], expand=False)
         side = Group(
             _standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment)
         )
@@ -118,6 +118,8 @@ def _happening(event: dict[str, Any], names: list[str]) -> str:
 
 
 def _plain(value: object) -> str:
+    if value is None or value is False or value == []:
+        return "-"
     if isinstance(value, dict):
         return " ".join(f"{count} {name}" for name, count in value.items())
     return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
@@ -135,7 +137,7 @@ def _standings(environment: dict[str, Any], names: list[str]) -> Table:
         name = Text(
             names[player] if player < len(names) else str(player), style=COLOURS[player % len(COLOURS)]
         )
-        table.add_row(name, *(str(row[key]) for key in columns))
+        table.add_row(name, *(_plain(row[key]) for key in columns))
     return table
 
 

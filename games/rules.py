@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 GameEvent = dict[str, Any]
 """One thing that happened, as JSON without floats; public: it names no hidden card."""
@@ -29,6 +29,15 @@ class Outcome:
     reason: str
     winner: int | None
     turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """A player died for good at decision number `turn`; it is never asked again in this game."""
+
+    player: int
+    cause: str
+    turn: int
 
 
 class Rules(Protocol):
@@ -90,3 +99,35 @@ class Rules(Protocol):
     def render_svg(self, names: Sequence[str]) -> str:
         """The game as a picture; `names` by player, as strangers chose them."""
         ...
+
+
+@runtime_checkable
+class Mortal(Protocol):
+    """A game in which players can die. Games without deaths need not know of it: see `deaths_in`."""
+
+    def deaths(self) -> list[Death]:
+        """Every death so far, in order; it only ever grows."""
+        ...
+
+
+@runtime_checkable
+class Episode(Protocol):
+    """A game that may be one of several in a row, and can be told afterwards."""
+
+    @property
+    def ends_campaign(self) -> bool:
+        """Whether nothing follows; False until the game is over."""
+        ...
+
+    def characters(self) -> list[dict[str, Any]]:
+        """What the players take into the next game, by player, as JSON."""
+        ...
+
+    def chronicle(self, names: Sequence[str]) -> str:
+        """What happened, as Markdown to read; `names` by player, as strangers chose them."""
+        ...
+
+
+def deaths_in(game: Rules) -> list[Death]:
+    """The deaths of any game so far: none in a game that knows no death."""
+    return game.deaths() if isinstance(game, Mortal) else []

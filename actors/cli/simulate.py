@@ -19,11 +19,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def simulate_command(
-    environment: Annotated[str, typer.Argument(metavar="catan", help="What is played.")],
+    environment: Annotated[str, typer.Argument(metavar="catan|rpg", help="What is played.")],
     agents: Annotated[int, typer.Option(help="How many agents play.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of the game and of the scripted players.")] = 7,
     tier: Annotated[str | None, typer.Option(help="How sandboxes are isolated.")] = None,
+    adventures: Annotated[
+        int | None, typer.Option(help="rpg: adventures in the campaign at most.", show_default="2")
+    ] = None,
     board: Annotated[Path | None, typer.Option(help="Write the final board here, as SVG.")] = None,
+    chronicle: Annotated[
+        Path | None, typer.Option(help="rpg: write the campaign's story here, as Markdown.")
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="Record every raw frame here, as a .fht trace.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
@@ -32,7 +38,14 @@ def simulate_command(
         sandbox__tier=tier, tap__record=None if record is None else str(record.absolute())
     )
     answer = Answer(as_json=as_json)
-    order = Order(environment_type=environment, agents=agents, seed=seed, board=board)
+    order = Order(
+        environment_type=environment,
+        agents=agents,
+        seed=seed,
+        board=board,
+        adventures=adventures,
+        chronicle=chronicle,
+    )
     live = progress.is_terminal and not as_json
     view = LiveView(progress) if live else PlainView(progress)
     try:
@@ -41,16 +54,15 @@ def simulate_command(
     except (KeyboardInterrupt, asyncio.CancelledError):
         progress.print(view.farewell(), markup=False)
         raise
-    answer.object(report, _told(report, view.names, board))
+    answer.object(report, _told(report, view.names, {"board": board, "chronicle": chronicle}))
 
 
-def _told(report: Report, names: dict[str, str], board: Path | None) -> str:
-    game, leases, boxes = report["games"][0], report["leases"], report["sandboxes"]
-    who = names.get(game["winner"] or "", "nobody")
+def _told(report: Report, names: dict[str, str], written: dict[str, Path | None]) -> str:
+    leases, boxes = report["leases"], report["sandboxes"]
     turn, action, events = report["turn_ms"], report["event_to_action_ms"], report["events"]
     lines = [
-        f"{game['environment']}: {who} wins ({game['reason']}) after {game['turns']} decisions, "
-        f"{report['turns']['skipped']} of them skipped",
+        *(_game_told(game, names) for game in report["games"][:-1]),
+        f"{_game_told(report['games'][-1], names)}, {report['turns']['skipped']} of them skipped",
         f"leases      {leases['acquired']} acquired, {leases['ended']} ended, {leases['live']} live",
         f"sandboxes   {boxes['created']} created, {boxes['destroyed']} destroyed, {boxes['left']} left "
         f"({boxes['tier']} tier)",
@@ -60,6 +72,14 @@ def _told(report: Report, names: dict[str, str], board: Path | None) -> str:
         f"game log    sha256 {report['game_log_sha256']}",
         f"took        {report['seconds']} s",
     ]
-    if board is not None:
-        lines.append(f"board       {board}")
+    lines += [f"{what:11} {path}" for what, path in written.items() if path is not None]
     return "\n".join(lines)
+
+
+def _game_told(game: Report, names: dict[str, str]) -> str:
+    """Who won, or, where players do not play against each other, how it ended and who died."""
+    ended = f"{names.get(game['winner'] or '', 'nobody')} wins ({game['reason']})"
+    if "deaths" in game:
+        died = [f"{names.get(death['agent'], '?')} died of {death['cause']}" for death in game["deaths"]]
+        ended = game["reason"].replace("_", " ") + (f" ({', '.join(died)})" if died else "")
+    return f"{game['environment']}: {ended} after {game['turns']} decisions"

@@ -1,145 +1,25 @@
-"""The whole line in one process, without Ray; every part is the real one."""
+"""A game of Catan and what disturbs it, the whole line in one process, without Ray."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors import records
-from actors.accounts import AccountBook
-from actors.agent import Agent, AgentConfig
-from actors.environment import EnvironmentConfig, GameMaster
-from actors.events import RecordReader
-from actors.faces import Account, Endpoints, LeaseRequest, SandboxOrder
-from actors.host import Host, HostConfig, make_tier
-from actors.resources import shipped
-from actors.supervisor import Supervisor, SupervisorConfig
-from firehose import DidDirectory, XrpcClient
-from firehose.network import Network
-from firehose.tap import Tap
-from games.catan import Catan
+from actors.faces import LeaseRequest, SandboxOrder
+from firehose import XrpcClient
 from leases import LeaseEnded, LeaseStatus, LedgerReader, StaleEpoch
-from sandboxes import Limits, connect_sandbox
+from sandboxes import connect_sandbox
 
-LEXICONS = shipped("config/lexicons")
-
-
-@dataclass
-class Line:
-    """Everything that runs, and who is who."""
-
-    root: Path
-    endpoints: Endpoints
-    supervisor: Supervisor
-    host: Host
-    book: AccountBook
-    tasks: asyncio.TaskGroup
-
-    async def account(self, name: str) -> Account:
-        async with XrpcClient(self.endpoints.pds_url) as xrpc:
-            return await self.book.account(xrpc, f"{name}.test")
-
-    def agent(self, account: Account, authority: Account, **changes: Any) -> Agent:
-        config: dict[str, Any] = {
-            "account": account,
-            "endpoints": self.endpoints,
-            "supervisor_did": "did:plc:unknown",
-            "authorities": (authority.did,),
-            "environment_types": ("catan",),
-            "node_id": "here",
-            "start_cursor": 0,
-            "seed": 7,
-            "turn_timeout_s": 20.0,
-            "lexicons": LEXICONS,
-        } | changes
-        return Agent(AgentConfig(**config), self.supervisor)
-
-    def master(self, account: Account, players: list[Account], **changes: Any) -> GameMaster:
-        config: dict[str, Any] = {
-            "account": account,
-            "endpoints": self.endpoints,
-            "environment_id": "catan-1",
-            "environment_type": "catan",
-            "players": tuple(player.did for player in players),
-            "seed": 7,
-            "settings": {"turn_cap": 12},
-            "start_cursor": 0,
-            "action_timeout_s": 30.0,
-            "join_timeout_s": 30.0,
-            "lexicons": LEXICONS,
-        } | changes
-        return GameMaster(EnvironmentConfig(**config), Catan, self.supervisor)
-
-    def start_agents(self, agents: list[Agent]) -> list["asyncio.Task[None]"]:
-        return [self.tasks.create_task(agent.run(lambda: None)) for agent in agents]
-
-    def statuses(self) -> list[str]:
-        with LedgerReader(self.root / "ledger.db") as ledger:
-            return [lease.status for lease in ledger.list()]
-
-    async def reasons(self, account: Account) -> list[str]:
-        """Why turns were skipped, by the game master's own records."""
-        async with XrpcClient(self.endpoints.pds_url) as xrpc:
-            turns, _ = await xrpc.list_records(account.did, records.GAME_TURN, limit=100)
-        decided = [turn["value"].get("previous", {}) for turn in turns]
-        return [previous["skip"] for previous in decided if "skip" in previous]
-
-    async def until(self, statuses: set[str], count: int) -> None:
-        async with asyncio.timeout(20):
-            while not (set(self.statuses()) <= statuses and len(self.statuses()) == count):
-                await asyncio.sleep(0.05)
+RunningLine = Callable[..., AbstractAsyncContextManager[Any]]  # of a `Line`; conftest.py
 
 
-@asynccontextmanager
-async def running_line(root: Path, *, images: Path | None = None, **changes: Any) -> AsyncIterator[Line]:
-    """Everything running over `root`; `changes` are fields of the supervisor's configuration."""
-    async with AsyncExitStack() as stack:
-        network = await stack.enter_async_context(
-            Network(root / "network.db", validate=RecordReader(LEXICONS).check)
-        )
-        directory = await stack.enter_async_context(DidDirectory(network.url))
-        tap = await stack.enter_async_context(Tap(network.url, directory, root / "tap", cursor=0))
-        endpoints = Endpoints(pds_url=network.url, tap_url=tap.url)
-        book = AccountBook(root / "accounts.json")
-        async with XrpcClient(network.url) as xrpc:
-            account = await book.account(xrpc, "supervisor.test")
-        folder = images or shipped("images")
-        host = Host(
-            HostConfig(node_id="here", root=root, images=folder, limits=Limits(), slots=8),
-            make_tier("process", root / "sandboxes"),
-        )
-        config: dict[str, Any] = {
-            "account": account,
-            "endpoints": endpoints,
-            "ledger": root / "ledger.db",
-            "nodes": ("here",),
-            "tier": "process",
-            "ttl_ms": 86_400_000,
-            "max_ttl_ms": None,
-            "sleep_after_ms": 300_000,
-            "budget_hours": None,
-            "usd_per_hour": {},
-            "start_cursor": 0,
-            "lexicons": LEXICONS,
-        } | changes
-        supervisor = Supervisor(SupervisorConfig(**config), lambda node_id: host)
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        running = [tasks.create_task(tap.run()), tasks.create_task(supervisor.run(lambda: None))]
-        line = Line(root, endpoints, supervisor, host, book, tasks)
-        try:
-            yield line
-        finally:
-            await supervisor.drain(20)
-            assert await host.list() == []
-            for task in running:
-                task.cancel()
-
-
-async def test_a_short_game_ends_every_lease_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_short_game_ends_every_lease_and_leaves_nothing(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         master, alice, bob = [await line.account(name) for name in ("gamemaster", "alice", "bob")]
         agents = line.start_agents([line.agent(player, master) for player in (alice, bob)])
@@ -165,7 +45,9 @@ async def test_a_short_game_ends_every_lease_and_leaves_nothing(tmp_path: Path) 
                 assert all("action" in action["value"] for action in actions)
 
 
-async def test_a_killed_game_master_goes_on_from_its_own_records(tmp_path: Path) -> None:
+async def test_a_killed_game_master_goes_on_from_its_own_records(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         master, alice, bob = [await line.account(name) for name in ("gamemaster", "alice", "bob")]
         agents = line.start_agents([line.agent(player, master) for player in (alice, bob)])
@@ -186,7 +68,9 @@ async def test_a_killed_game_master_goes_on_from_its_own_records(tmp_path: Path)
             task.cancel()
 
 
-async def test_strangers_end_nothing_start_nothing_and_are_counted(tmp_path: Path) -> None:
+async def test_strangers_end_nothing_start_nothing_and_are_counted(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         master, alice, mallory = [await line.account(name) for name in ("gamemaster", "alice", "mallory")]
         agents = line.start_agents([line.agent(alice, master)])
@@ -245,7 +129,9 @@ REQUEST = LeaseRequest(
 )
 
 
-async def test_concurrent_acquires_of_one_pair_create_one_sandbox(tmp_path: Path) -> None:
+async def test_concurrent_acquires_of_one_pair_create_one_sandbox(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         placements = await asyncio.gather(*(line.supervisor.acquire(REQUEST) for _ in range(20)))
         assert len({placement.directory for placement in placements}) == 1
@@ -261,7 +147,9 @@ async def test_concurrent_acquires_of_one_pair_create_one_sandbox(tmp_path: Path
         pytest.param({}, "operator", id="an-operator-ends-it"),
     ],
 )
-async def test_other_ways_a_lease_ends(tmp_path: Path, changes: dict[str, Any], ended_by: str) -> None:
+async def test_other_ways_a_lease_ends(
+    running_line: RunningLine, tmp_path: Path, changes: dict[str, Any], ended_by: str
+) -> None:
     async with running_line(tmp_path, **changes) as line:
         placement = await line.supervisor.acquire(REQUEST)
         assert placement.directory.is_dir()
@@ -276,7 +164,9 @@ async def test_other_ways_a_lease_ends(tmp_path: Path, changes: dict[str, Any], 
             await line.supervisor.recover(placement.lease_id, placement.epoch)
 
 
-async def test_an_ended_lease_is_followed_by_one_with_the_next_epoch(tmp_path: Path) -> None:
+async def test_an_ended_lease_is_followed_by_one_with_the_next_epoch(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         first = await line.supervisor.acquire(REQUEST)
         await line.supervisor.end(first.lease_id)
@@ -286,7 +176,9 @@ async def test_an_ended_lease_is_followed_by_one_with_the_next_epoch(tmp_path: P
             await line.supervisor.renew(first.lease_id, first.epoch, 1, 1)
 
 
-async def test_a_dead_sandbox_is_made_again_and_an_orphan_is_removed(tmp_path: Path) -> None:
+async def test_a_dead_sandbox_is_made_again_and_an_orphan_is_removed(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     async with running_line(tmp_path) as line:
         placement = await line.supervisor.acquire(REQUEST)
         await line.host.destroy(placement.directory.name)
@@ -317,7 +209,9 @@ exec(kinds[int(os.environ["TURN_NUMBER"]) % len(kinds)])
 """
 
 
-async def test_turns_that_go_wrong_are_skipped_and_the_game_goes_on(tmp_path: Path) -> None:
+async def test_turns_that_go_wrong_are_skipped_and_the_game_goes_on(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
     image = tmp_path / "images/catan"
     image.mkdir(parents=True)
     (image / "image.toml").write_text('name = "catan"\nturn_script = "take_turn.py"\n')

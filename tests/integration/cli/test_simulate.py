@@ -74,6 +74,29 @@ def test_a_whole_game_gives_the_same_log_on_any_tier(skylease, tmp_path) -> None
     )
 
 
+def test_a_death_in_a_campaign_ends_one_lease(skylease, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    story = tmp_path / "chronicle.md"
+    words = ("--agents", "3", "--seed", "9", "--adventures", "1", "--chronicle", str(story), "--json")
+    ran = skylease.run("simulate", "rpg", *words)
+    assert ran.code == 0, ran.err
+    (report,) = ran.objects
+    (game,) = report["games"]
+    assert (report["environment_type"], game["reason"], game["winner"]) == ("rpg", "victory", None)
+    (death,) = game["deaths"]
+    assert 0 < death["turn"] < game["turns"]
+    assert report["leases"] == {"acquired": 3, "ended": 3, "live": 0}
+    assert report["sandboxes"] == {"created": 3, "destroyed": 3, "left": 0, "tier": "process"}
+    assert report["turns"] == {"taken": game["turns"], "skipped": 0}
+    assert report["events"]["rejected"] == 0
+    assert len(report["game_log_sha256"]) == 64
+    leases = skylease.run("leases", "list", "--json").objects
+    assert {lease["agent"]: lease["ended_by"] for lease in leases}[death["agent"]] == "agent.death"
+    assert sorted(lease["ended_by"] for lease in leases) == ["agent.death", "game.finished", "game.finished"]
+    assert story.read_text().startswith("# Adventure 1 of 1")
+    assert death["cause"] in story.read_text().replace("\\", "")
+    assert sandbox_directories(skylease.root) == []
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_game_is_cleared_away_within_ten_seconds(skylease, sent) -> None:  # type: ignore[no-untyped-def]
     running = skylease.start("simulate", "catan", "--agents", "3", "--seed", "7")
