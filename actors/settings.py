@@ -96,13 +96,6 @@ class GameSettings(Section):
     )
 
 
-class ModelSettings(Section):
-    """A model that plays instead of the scripted player; its key never comes from here."""
-
-    url: str = Field("", description="chat-completions endpoint; empty: the scripted player")
-    name: str = Field("", description="model name sent to it")
-
-
 class BudgetSettings(Section):
     """What awake time costs, and how much of it an agent may use."""
 
@@ -131,7 +124,6 @@ class Settings(Section):
     lease: LeaseSettings = LeaseSettings()
     sandbox: SandboxSettings = SandboxSettings()
     game: GameSettings = GameSettings()
-    model: ModelSettings = ModelSettings()
     budget: BudgetSettings = BudgetSettings()
     ray: RaySettings = RaySettings()
 
