@@ -25,11 +25,23 @@ from actors.faces import (
     Placement,
     Report,
     SandboxOrder,
+    SandboxSeen,
 )
 from actors.loop import LoopActor
 from actors.remote import RemoteHost
 from firehose import Subscriber, XrpcClient
-from leases import Acquired, Cause, Lease, LeaseEnded, LeaseEnding, LeaseEvent, Ledger, SandboxState
+from leases import (
+    Acquired,
+    Cause,
+    Lease,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseEvent,
+    LeaseStatus,
+    Ledger,
+    SandboxState,
+    UnknownLease,
+)
 from sandboxes import runtime_name
 
 log = logging.getLogger(__name__)
@@ -269,20 +281,24 @@ class Supervisor:
         """Destroy what nobody leases: a sandbox whose lease is unknown, over, or of another epoch."""
         if time.monotonic() - self._reconciled < RECONCILE_EVERY_S:
             return
-        leases = {lease.sandbox_id: lease for lease in self._ledger.list() if lease.is_live}
         for node_id in self._config.nodes:
             host = self._host_of(node_id)
             for seen in await host.list():
-                lease = leases.get(seen.name)
-                if seen.name not in self._busy() and (lease is None or lease.epoch != seen.epoch):
-                    self._ledger.count("orphan_sandboxes")
-                    await host.destroy(seen.name)
+                # Asked under the lease's lock, not before the list: it may have been leased meanwhile.
+                async with self._locks[seen.lease_id]:
+                    if not self._is_leased(seen):
+                        self._ledger.count("orphan_sandboxes")
+                        await host.destroy(seen.name)
         self._reconciled = time.monotonic()
 
-    def _busy(self) -> set[str]:
-        """Sandboxes being made or destroyed at this moment."""
-        locked = [lease_id for lease_id, lock in self._locks.items() if lock.locked()]
-        return {self._ledger.get(lease_id).sandbox_id for lease_id in locked}
+    def _is_leased(self, seen: SandboxSeen) -> bool:
+        """Whether a lease answers for this sandbox; one that has ended does until it is destroyed."""
+        try:
+            lease = self._ledger.get(seen.lease_id)
+        except UnknownLease:
+            return False
+        ours = (lease.sandbox_id, lease.epoch) == (seen.name, seen.epoch)
+        return ours and lease.status is not LeaseStatus.DESTROYED
 
     async def _publish(self, xrpc: XrpcClient) -> None:
         """Say on the firehose what happened to leases; the key makes a repetition the same record."""

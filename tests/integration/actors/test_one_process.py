@@ -201,6 +201,24 @@ async def test_a_dead_sandbox_is_made_again_and_an_orphan_is_removed(
         assert (await line.supervisor.status())["counters"]["orphan_sandboxes"] == 1
 
 
+async def test_a_sandbox_leased_while_the_host_is_asked_is_no_orphan(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
+    async with running_line(tmp_path) as line:
+        ask = line.host.list
+
+        async def slow_list() -> Any:
+            await line.supervisor.acquire(REQUEST)
+            return await ask()
+
+        line.host.list = slow_list
+        line.supervisor._reconciled = float("-inf")
+        await line.supervisor._reconcile()
+        line.host.list = ask
+        assert len(await line.host.list()) == 1
+        assert "orphan_sandboxes" not in (await line.supervisor.status())["counters"]
+
+
 MISBEHAVING = """
 import json, os, sys, time
 kinds = ["raise SystemExit(3)", "print('no json')", "print('{}'); print('{}')", "time.sleep(60)",
