@@ -1,6 +1,7 @@
 """A game of Catan and what disturbs it, the whole line in one process, without Ray."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -206,8 +207,12 @@ async def test_a_sandbox_leased_while_the_host_is_asked_is_no_orphan(
 ) -> None:
     async with running_line(tmp_path) as line:
         ask = line.host.list
+        async with asyncio.timeout(20):
+            while not line.supervisor._reconciled:  # its own first round is over, the next is 10 s away
+                await asyncio.sleep(0.01)
 
         async def slow_list() -> Any:
+            line.supervisor._reconciled = time.monotonic()  # so that this round stays the only one
             await line.supervisor.acquire(REQUEST)
             return await ask()
 
