@@ -284,8 +284,13 @@ class Supervisor:
         for node_id in self._config.nodes:
             host = self._host_of(node_id)
             for seen in await host.list():
+                lock = self._locks[seen.lease_id]
+                if (
+                    lock.locked()
+                ):  # being made or destroyed at this moment: the next round sees what came of it
+                    continue
                 # Asked under the lease's lock, not before the list: it may have been leased meanwhile.
-                async with self._locks[seen.lease_id]:
+                async with lock:
                     if not self._is_leased(seen):
                         self._ledger.count("orphan_sandboxes")
                         await host.destroy(seen.name)
