@@ -61,10 +61,12 @@ if TYPE_CHECKING:
         peek,
     )
     from firehose.identity import DidDirectory, DidResolver, StaticDirectory
+    from firehose.jetstream import Jetstream, Proof, ToldAccount, ToldIdentity, ToldRecord
     from firehose.json_form import from_json, to_json
     from firehose.keys import Curve, SigningKey, VerifyingKey
     from firehose.lexicon import Lexicons
     from firehose.mst import Mst
+    from firehose.relays import Relays
     from firehose.repo import CommitResult, Repo, RepoContents, Write, read_repo_car
     from firehose.serve import FrameServer
     from firehose.subscribe import Subscriber, SubscriberState
@@ -129,6 +131,7 @@ __all__ = [
     "Handle",
     "IdentityEvent",
     "InfoEvent",
+    "Jetstream",
     "Judgement",
     "KeyInvalid",
     "LexiconInvalid",
@@ -142,8 +145,10 @@ __all__ = [
     "PlcOperationInvalid",
     "Policy",
     "PortInUse",
+    "Proof",
     "RecordKey",
     "RecordRef",
+    "Relays",
     "Repo",
     "RepoContents",
     "RepoInvalid",
@@ -161,6 +166,9 @@ __all__ = [
     "SyntaxInvalid",
     "Tid",
     "TidClock",
+    "ToldAccount",
+    "ToldIdentity",
+    "ToldRecord",
     "TraceFrame",
     "TraceInvalid",
     "TraceWriter",
@@ -224,10 +232,12 @@ _HOMES = {
         "encode_identity encode_info encode_sync parse_frame peek"
     ),
     "identity": "DidDirectory DidResolver StaticDirectory",
+    "jetstream": "Jetstream Proof ToldAccount ToldIdentity ToldRecord",
     "json_form": "from_json to_json",
     "keys": "Curve SigningKey VerifyingKey",
     "lexicon": "Lexicons",
     "mst": "Mst",
+    "relays": "Relays",
     "repo": "CommitResult Repo RepoContents Write read_repo_car",
     "serve": "FrameServer",
     "subscribe": "Subscriber SubscriberState",

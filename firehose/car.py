@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+from firehose import compiled
 from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX, RAW_PREFIX, Cid
 from firehose.drisl import decode, encode, link
 from firehose.errors import CarInvalid, DrislInvalid
@@ -50,6 +51,11 @@ def split_car(data: bytes, *, max_bytes: int = MAX_BLOCKS_BYTES) -> tuple[list[b
     """
     if len(data) > max_bytes:
         raise CarInvalid("too-large")
+    fast = compiled.hasher()
+    if fast is not None:
+        found: tuple[list[bytes], dict[bytes, bytes]] | None = fast.split(bytes(data))
+        if found is not None:
+            return found
     length, at = _varint(data, 0)
     if length > MAX_HEADER_BYTES or at + length > len(data):
         raise CarInvalid("header", at)

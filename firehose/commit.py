@@ -4,11 +4,12 @@ Source: atproto.com/specs/repository, "Commit Objects". A commit is signed witho
 stored with it; both have one encoding, so a stranger's commit is checked by writing it again and comparing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import libipld
 
+from firehose import compiled
 from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX, Cid
 from firehose.drisl import head, link
 from firehose.errors import RepoInvalid, SyntaxInvalid
@@ -31,10 +32,16 @@ class Commit:
     data: Cid  # the root of the tree
     prev: Cid | None  # almost always None since version 3
     sig: bytes
+    signed: bytes | None = field(default=None, compare=False, repr=False)  # the bytes under `sig`, if at hand
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What is signed."""
+        return self.signed or _encode(self.did, self.rev, self.data.bytes, self.prev, None)
 
     def is_signed_by(self, key: VerifyingKey) -> bool:
         """Whether the signature is `key`'s."""
-        return key.verify(self.sig, _encode(self.did, self.rev, self.data.bytes, self.prev, None))
+        return key.verify(self.sig, self.signed_bytes)
 
 
 def sign_commit(
@@ -53,6 +60,19 @@ def parse_commit(block: bytes) -> Commit:
     """
     if len(block) > MAX_COMMIT_BYTES:
         raise RepoInvalid("commit-form", f"{len(block)} bytes")
+    fields = None if compiled.fast is None else compiled.fast.commit(block)
+    if fields is not None:
+        did, rev, sig, data, signed = fields
+        try:
+            return Commit(
+                did=parse_did(did), rev=parse_tid(rev), data=Cid(data), prev=None, sig=sig, signed=signed
+            )
+        except SyntaxInvalid as error:
+            raise RepoInvalid("commit-form", str(error)) from None
+    return _parse_slowly(block)
+
+
+def _parse_slowly(block: bytes) -> Commit:
     try:
         value: dict[str, Any] = libipld.decode_dag_cbor(block)
         version = value["version"]

@@ -27,7 +27,7 @@ FirehoseError
 │   ├── CursorInFuture        the host has never issued our cursor
 │   ├── SubscriptionRefused   the host says that this stream will not be served
 │   └── UpstreamUnreachable   no stream in the time that we were given
-├── ShardDied             a verifying process is gone
+├── ProverDied            a process that verifies is gone
 ├── ListenFailed          a server cannot take its address (also an OSError)
 │   └── PortInUse             somebody else has the port
 ├── WindowUnavailable     a tap's window file cannot be read or written
@@ -347,16 +347,16 @@ class UpstreamUnreachable(SubscriptionError, ConnectionError):
         return f"no event stream from {self.url} in {self.seconds:g} s: {self.reason}"
 
 
-class ShardDied(FirehoseError):
-    """A verifying process is gone, and with it what it knew: the stream has to be judged again."""
+class ProverDied(FirehoseError):
+    """A process that verifies is gone, with the frames that it had: the stream goes on from its cursor."""
 
-    def __init__(self, shard: int, reason: str) -> None:
-        super().__init__(shard, reason)
-        self.shard = shard
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(number, reason)
+        self.number = number
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"verifying process {self.shard} is gone: {self.reason}"
+        return f"verifying process {self.number} is gone: {self.reason}"
 
 
 class ListenFailed(FirehoseError, OSError):

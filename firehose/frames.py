@@ -14,10 +14,11 @@ from typing import Any, Final
 import cbor2
 import libipld
 
+from firehose import compiled
 from firehose.car import MAX_BLOCKS_BYTES
 from firehose.cid import Cid
-from firehose.drisl import is_sparse
-from firehose.errors import FrameInvalid, SyntaxInvalid
+from firehose.drisl import decode_first, is_sparse
+from firehose.errors import DrislInvalid, FrameInvalid, SyntaxInvalid
 from firehose.syntax import Did, Tid, parse_did, parse_tid
 
 MAX_FRAME_BYTES: Final = 5_000_000  # specs/event-stream, "Streaming Endpoints"
@@ -149,7 +150,7 @@ def parse_frame(data: bytes) -> Frame:
 
     Raises: FrameInvalid: the frame is malformed or over a limit; the reason is a stable word.
     """
-    header, body = _split(data)
+    header, body, as_cid = _read(data)
     op, kind = header.get("op"), header.get("t")
     if op == -1:
         return ErrorFrame(name=_text(body, "error"), message=_optional_text(body, "message"))
@@ -159,12 +160,12 @@ def parse_frame(data: bytes) -> Frame:
     if parse is None:
         return UnknownFrame(op=op, type=kind if isinstance(kind, str) else None)
     if kind == FrameType.INFO:
-        return parse(body, 0)
+        return parse(body, 0, as_cid)
     seq = body.get("seq")
     if type(seq) is not int or not 0 < seq <= MAX_SEQ:
         raise FrameInvalid("field-seq", f"{seq!r:.40}")
     try:
-        return parse(body, seq)
+        return parse(body, seq, as_cid)
     except FrameInvalid as error:
         raise FrameInvalid(error.reason, error.detail, seq) from None
 
@@ -187,16 +188,18 @@ def peek(data: bytes) -> FramePeek:
 
 
 def route(data: bytes) -> tuple[int, str] | None:
-    """Seq and DID ("" if there is none) of a frame that is about an account, or None: a faster `peek`."""
-    if len(data) > MAX_FRAME_BYTES or not is_sparse(data):
-        return None
+    """Seq and DID ("" if there is none) of a frame that is about an account, or None: a faster `peek`.
+
+    It takes for a frame what `parse_frame` does: a seq that it gives is the stream's.
+    """
     try:
-        header, body = libipld.decode_dag_cbor_multi(data)
-        if header["op"] != 1 or header["t"] not in _ACCOUNT_TYPES:
-            return None
-        seq, did = body["seq"], body.get("repo" if header["t"] == FrameType.COMMIT else "did")
-    except Exception:  # noqa: BLE001 - not a frame: libipld raises ValueError, RecursionError, Unicode…
+        header, body, _ = _read(data)
+    except FrameInvalid:
         return None
+    kind = header.get("t")
+    if header.get("op") != 1 or not isinstance(kind, str) or kind not in _ACCOUNT_TYPES:
+        return None
+    seq, did = body.get("seq"), body.get("repo" if kind == "#commit" else "did")
     if type(seq) is not int or not 0 < seq <= MAX_SEQ:
         return None
     return seq, did if isinstance(did, str) else ""
@@ -299,7 +302,30 @@ def _split(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return parts[0], parts[1]
 
 
-def _parse_commit(body: dict[str, Any], seq: int) -> CommitEvent:
+def _read(data: bytes) -> tuple[dict[str, Any], dict[str, Any], "_AsCid"]:
+    """Header and body, canonical; and what makes a CID of a link in them."""
+    if compiled.fast is not None and len(data) <= MAX_FRAME_BYTES and is_sparse(data):
+        parts = compiled.fast.frame(data, Cid)
+        if parts is not None:
+            return parts[0], parts[1], _strict_cid
+    header, body = _split(data)
+    try:
+        if libipld.encode_dag_cbor(header) + libipld.encode_dag_cbor(body) == data:
+            return header, body, _cid
+    except Exception:  # noqa: BLE001 S110 - what it read and cannot write is not canonical, or our reader knows
+        pass
+    # Bytes that look like a CID confuse libipld; our own reader tells them from links, and has the last word.
+    try:
+        header, end = decode_first(data)
+        body, end = decode_first(data, end)
+    except DrislInvalid as error:
+        raise FrameInvalid("frame-cbor", str(error)) from None
+    if end != len(data) or not isinstance(header, dict) or not isinstance(body, dict):
+        raise FrameInvalid("frame-shape", "not a header map and a body map")
+    return header, body, _strict_cid
+
+
+def _parse_commit(body: dict[str, Any], seq: int, as_cid: "_AsCid") -> CommitEvent:
     ops = body.get("ops")
     if not isinstance(ops, list):
         raise FrameInvalid("field-ops", "no list")
@@ -307,21 +333,22 @@ def _parse_commit(body: dict[str, Any], seq: int) -> CommitEvent:
         raise FrameInvalid("too-many-ops", f"{len(ops)}")
     blobs = body.get("blobs")
     since = body.get("since")
-    return CommitEvent(
-        seq=seq,
-        repo=_did(body, "repo"),
-        commit=_cid(body.get("commit"), "commit"),
-        rev=_tid(body.get("rev"), "rev"),
-        since=None if since is None else _tid(since, "since"),
-        time=_text(body, "time"),
-        blocks=_blocks(body),
-        ops=tuple([_parse_op(op) for op in ops]),
-        prev_data=_optional_cid(body.get("prevData"), "prevData"),
-        blobs=tuple([_cid(blob, "blobs") for blob in blobs]) if isinstance(blobs, list) else (),
+    return compiled.make(
+        CommitEvent,
+        seq,
+        _did(body, "repo"),
+        as_cid(body.get("commit"), "commit"),
+        _tid(body.get("rev"), "rev"),
+        None if since is None else _tid(since, "since"),
+        _text(body, "time"),
+        _blocks(body),
+        tuple([_parse_op(op, as_cid) for op in ops]),
+        None if body.get("prevData") is None else as_cid(body["prevData"], "prevData"),
+        tuple([as_cid(blob, "blobs") for blob in blobs]) if isinstance(blobs, list) else (),
     )
 
 
-def _parse_op(op: Any) -> RepoOp:
+def _parse_op(op: Any, as_cid: "_AsCid") -> RepoOp:
     if not isinstance(op, dict):
         raise FrameInvalid("field-ops", "an op that is no map")
     action = _ACTIONS.get(str(op.get("action")))
@@ -330,15 +357,17 @@ def _parse_op(op: Any) -> RepoOp:
         raise FrameInvalid("op-action", f"{op.get('action')!r:.40}")
     if not isinstance(path, str):
         raise FrameInvalid("op-path", f"{path!r:.40}")
-    return RepoOp(
-        action=action,
-        path=path,
-        cid=_optional_cid(op.get("cid"), "ops"),
-        prev=_optional_cid(op.get("prev"), "ops"),
+    cid, prev = op.get("cid"), op.get("prev")
+    return compiled.make(
+        RepoOp,
+        action,
+        path,
+        None if cid is None else as_cid(cid, "ops"),
+        None if prev is None else as_cid(prev, "ops"),
     )
 
 
-def _parse_sync(body: dict[str, Any], seq: int) -> SyncEvent:
+def _parse_sync(body: dict[str, Any], seq: int, as_cid: "_AsCid") -> SyncEvent:
     return SyncEvent(
         seq=seq,
         did=_did(body, "did"),
@@ -348,13 +377,13 @@ def _parse_sync(body: dict[str, Any], seq: int) -> SyncEvent:
     )
 
 
-def _parse_identity(body: dict[str, Any], seq: int) -> IdentityEvent:
+def _parse_identity(body: dict[str, Any], seq: int, as_cid: "_AsCid") -> IdentityEvent:
     return IdentityEvent(
         seq=seq, did=_did(body, "did"), time=_text(body, "time"), handle=_optional_text(body, "handle")
     )
 
 
-def _parse_account(body: dict[str, Any], seq: int) -> AccountEvent:
+def _parse_account(body: dict[str, Any], seq: int, as_cid: "_AsCid") -> AccountEvent:
     active = body.get("active")
     if not isinstance(active, bool):
         raise FrameInvalid("field-active", f"{active!r:.40}")
@@ -367,11 +396,12 @@ def _parse_account(body: dict[str, Any], seq: int) -> AccountEvent:
     )
 
 
-def _parse_info(body: dict[str, Any], seq: int) -> InfoEvent:
+def _parse_info(body: dict[str, Any], seq: int, as_cid: "_AsCid") -> InfoEvent:
     return InfoEvent(name=_text(body, "name"), message=_optional_text(body, "message"))
 
 
-_PARSERS: Final[dict[str, Callable[[dict[str, Any], int], Frame]]] = {
+_AsCid = Callable[[Any, str], Cid]
+_PARSERS: Final[dict[str, Callable[[dict[str, Any], int, _AsCid], Frame]]] = {
     FrameType.COMMIT: _parse_commit,
     FrameType.SYNC: _parse_sync,
     FrameType.IDENTITY: _parse_identity,
@@ -406,8 +436,10 @@ def _cid(value: Any, field: str) -> Cid:
     raise FrameInvalid(f"field-{field}", "not a CID")
 
 
-def _optional_cid(value: Any, field: str) -> Cid | None:
-    return None if value is None else _cid(value, field)
+def _strict_cid(value: Any, field: str) -> Cid:
+    if type(value) is Cid:
+        return value
+    raise FrameInvalid(f"field-{field}", "not a CID")
 
 
 def _blocks(body: dict[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from firehose.frames import AccountEvent, CommitEvent, Frame, RepoOp, SyncEvent
 from firehose.healing import Archive, KnownRecords, differences, healing_commit, missed_records
 from firehose.resync import Resync
+from firehose.resync_journal import ResyncJournal
 from firehose.resync_shell import RepoFetcher, ResyncShell
 from firehose.syntax import Did
 from firehose.verify import Judgement, RepoState, Verdict, VerifiedRecord, Verifier
@@ -46,6 +47,7 @@ class Healer:
         rng: random.Random,
         hold_s: float = HOLD_S,
         on_records: OnRecords | None = None,
+        journal: ResyncJournal | None = None,
     ) -> None:
         """Prepare.
 
@@ -56,11 +58,15 @@ class Healer:
             rng: draws the pauses between attempts.
             hold_s: seconds that the stream may wait for one archive.
             on_records: gets every record that was missed, in time or late; each with `live` False.
+            journal: keeps over a restart which repositories are out of step; entered and left with us.
         """
         self._verifier = verifier
-        self._resync = Resync(rng)
+        self._journal = journal
+        self._resync = Resync(rng) if journal is None else Resync(rng, journal.note)
         self._known = KnownRecords()
-        self._shell = ResyncShell(self._resync, fetcher, clock=clock, on_archive=self._adopt)
+        self._shell = ResyncShell(
+            self._resync, fetcher, clock=clock, on_archive=self._adopt, on_gone=self._gone
+        )
         self._credit = _Credit(hold_s)
         self._on_records = on_records
         self._held: Did | None = None  # the account that the stream waits for
@@ -68,13 +74,26 @@ class Healer:
         self.counters: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
+        """Begin; what an earlier run left out of step is read at once, or when its time comes.
+
+        Raises: WindowUnavailable: the journal cannot be read.
+        """
+        if self._journal is not None:
+            self._journal.__enter__()
+            for did, pending in list(self._journal.pending.items()):
+                self._resync.restore(did, pending)
         await self._shell.__aenter__()
+        self._shell.pump()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._shell.__aexit__(kind, error, trace)
+        try:
+            await self._shell.__aexit__(kind, error, trace)
+        finally:
+            if self._journal is not None:
+                self._journal.__exit__(kind, error, trace)
 
     def stats(self) -> dict[str, Any]:
         """Gaps seen, healed in place, released unhealed; and what is under way."""
@@ -164,6 +183,11 @@ class Healer:
             if follows:
                 self.follow(judgement.event)
         self._healed = _Healed(archive=archive, ops=None if table is None else ops, follows=follows)
+
+    def _gone(self, did: Did, status: str) -> None:
+        """An account's own PDS says that it is not active: nothing of it is for us until that changes."""
+        self.counters["gone"] += 1
+        self._verifier.restore(did, active=False, status=status)
 
     def _tell(self, records: tuple[VerifiedRecord, ...]) -> None:
         self.counters["missed-records"] += len(records)

@@ -24,6 +24,7 @@ MAX_BODY_BYTES: Final = (
 MAX_HEADER_BYTES: Final = 64 * 1024  # all header lines of one answer
 CONNECT_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 30.0
+SLOW_WINDOW_S: Final = 20.0  # how long an answer may be too slow
 MAX_CONNECTIONS: Final = 16  # per session, hence per origin
 
 
@@ -99,6 +100,7 @@ class HttpSession:
         body: bytes | None = None,
         timeout_s: float | None = None,
         max_body_bytes: int = MAX_BODY_BYTES,
+        min_bytes_per_s: int = 0,
     ) -> HttpResponse:
         """Send one request and read the whole answer, whatever its status.
 
@@ -109,9 +111,11 @@ class HttpSession:
             body: the bytes to send; None sends none.
             timeout_s: seconds for connecting, sending and reading together.
             max_body_bytes: the largest answer to read.
+            min_bytes_per_s: give up when less comes, for 20 s in a row.
 
         Raises:
-            HttpUnreachable: no connection, or it broke; `is_sent` says whether the server may have acted.
+            HttpUnreachable: no connection, or it broke, or is too slow; `is_sent` says whether the server may
+                have acted.
             HttpTimeout: no whole answer in time.
             HttpTooLarge: the answer is larger than max_body_bytes.
             HttpProtocolError: what came back is not HTTP.
@@ -122,7 +126,9 @@ class HttpSession:
             async with asyncio.timeout(limit_s), self._slots:
                 connection = await self._connection()
                 try:
-                    response = await connection.exchange(head + (body or b""), max_body_bytes)
+                    response = await connection.exchange(
+                        head + (body or b""), max_body_bytes, min_bytes_per_s
+                    )
                 except BaseException:
                     connection.abort()
                     raise
@@ -184,6 +190,7 @@ class _Connection(asyncio.Protocol):
         self._max_body_bytes = 0
         self._is_head_complete = False
         self._is_open = False
+        self._speed_check: asyncio.TimerHandle | None = None
 
     @property
     def is_reusable(self) -> bool:
@@ -196,7 +203,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def exchange(self, request: bytes, max_body_bytes: int) -> HttpResponse:
+    async def exchange(self, request: bytes, max_body_bytes: int, min_bytes_per_s: int = 0) -> HttpResponse:
         """Send `request` and wait for the whole answer (the caller sets the deadline)."""
         if self._transport is None or not self._is_open:
             raise HttpUnreachable(self._base_url, "the connection was closed", is_sent=False)
@@ -206,7 +213,24 @@ class _Connection(asyncio.Protocol):
         self._is_head_complete = False
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._answer
+        if not min_bytes_per_s:
+            return await self._answer
+        self._check_speed(min_bytes_per_s, -min_bytes_per_s * SLOW_WINDOW_S)
+        try:
+            return await self._answer
+        finally:
+            if self._speed_check is not None:
+                self._speed_check.cancel()
+
+    def _check_speed(self, min_bytes_per_s: int, before_bytes: float) -> None:
+        """Fail if too little has come since there were `before_bytes`; else look again later."""
+        if self._body_bytes - before_bytes < min_bytes_per_s * SLOW_WINDOW_S:
+            reason = f"less than {min_bytes_per_s} bytes/s for {SLOW_WINDOW_S:g} s"
+            self._fail(HttpUnreachable(self._base_url, reason, is_sent=True))
+            return
+        self._speed_check = asyncio.get_running_loop().call_later(
+            SLOW_WINDOW_S, self._check_speed, min_bytes_per_s, self._body_bytes
+        )
 
     # asyncio.Protocol
 

@@ -5,7 +5,7 @@ import ipaddress
 import json
 import re
 import socket
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -22,6 +22,9 @@ HIT_TTL_MS: Final = 24 * 3600 * 1000  # a document is believed for a day: indigo
 MISS_TTL_MS: Final = 2 * 60 * 1000  # "no such DID" is believed for two minutes: same
 OUTAGE_TTL_MS: Final = 1000  # a directory that did not answer is left alone for a second, per DID
 MAX_CACHED_DIDS: Final = 50_000
+WEB_REQUESTS: Final = 60  # ours: to one did:web host …
+WEB_WINDOW_MS: Final = 60_000  # … within this time: whoever names it in a million DIDs shall not aim us at it
+MAX_WEB_HOSTS: Final = 10_000
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 RESOLVE_TIMEOUT_S: Final = 10.0
 _HOST: Final = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
@@ -91,6 +94,7 @@ class DidDirectory:
         self._is_local = is_loopback(self._plc.host)
         self._cache: OrderedDict[str, tuple[int, Document | str | None]] = OrderedDict()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._web_requests: OrderedDict[str, deque[int]] = OrderedDict()  # by host, when
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,11 +173,23 @@ class DidDirectory:
 
     async def _fetch_web(self, did: str) -> HttpResponse:
         host, port = _web_host(did, allow_port=self._is_local)
+        self._count_web(did, host)
         address = await self._public_address(did, host, port)
         scheme = "http" if self._is_local and is_loopback(host) else "https"
         url = f"{scheme}://{host}" if port is None else f"{scheme}://{host}:{port}"
         async with HttpSession(url, timeout_s=self._timeout_s, connect_to=address) as session:
             return await session.request("GET", "/.well-known/did.json", max_body_bytes=MAX_DOCUMENT_BYTES)
+
+    def _count_web(self, did: str, host: str) -> None:
+        """Raises: DirectoryUnavailable: this host was asked too often lately."""
+        now = self._clock()
+        recent = self._web_requests.setdefault(host, deque(maxlen=WEB_REQUESTS))
+        self._web_requests.move_to_end(host)
+        while len(self._web_requests) > MAX_WEB_HOSTS:
+            self._web_requests.popitem(last=False)
+        if len(recent) == WEB_REQUESTS and now - recent[0] < WEB_WINDOW_MS:
+            raise DirectoryUnavailable(did, f"{host} was asked {WEB_REQUESTS} times in a minute")
+        recent.append(now)
 
     async def _public_address(self, did: str, host: str, port: int | None) -> str:
         """The address to connect to, checked; asking again later could give another (DNS rebinding)."""

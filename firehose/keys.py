@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
@@ -26,8 +27,15 @@ from firehose.base58 import base58_decode, base58_encode
 from firehose.errors import KeyInvalid
 
 coincurve: Any
+_secp: Any
 try:
     import coincurve
+
+    _secp = import_module(
+        "coincurve._libsecp256k1"
+    )  # its own methods take DER only, which is made and parsed
+    _CONTEXT: Any = coincurve.context.GLOBAL_CONTEXT.ctx
+    _SIGNATURE_TYPE: Any = _secp.ffi.typeof("secp256k1_ecdsa_signature *")
 except ImportError:  # no wheel for this platform: slower, and the same answers
     coincurve = None
 
@@ -40,9 +48,11 @@ class Curve(StrEnum):
 
 
 SIGNATURE_BYTES: Final = 64
+DIGEST_BYTES: Final = 32
 PRIVATE_KEY_BYTES: Final = 32
 COMPRESSED_BYTES: Final = 33
 UNCOMPRESSED_BYTES: Final = 65
+PACKED_BYTES: Final = 2 + COMPRESSED_BYTES
 DID_KEY_PREFIX: Final = "did:key:"
 # The multicodec prefix of a compressed public key, as a varint: specs/cryptography, "Public Key Encoding".
 MULTICODEC: Final = {Curve.K256: b"\xe7\x01", Curve.P256: b"\x80\x24"}
@@ -58,7 +68,7 @@ _PREHASHED: Final = ec.ECDSA(Prehashed(SHA256()))
 class VerifyingKey:
     """A public key. Parsing one costs more than it looks: keep the object, not its text."""
 
-    __slots__ = ("_fast", "_slow", "compressed", "curve")
+    __slots__ = ("_fast", "_slow", "compressed", "curve", "packed")
 
     def __init__(self, curve: Curve, point: bytes) -> None:
         """`point` is a compressed (33 bytes) or uncompressed (65 bytes) point on `curve`.
@@ -73,6 +83,7 @@ class VerifyingKey:
             raise KeyInvalid(f"not a point on {curve}") from None
         self.curve = curve
         self.compressed = self._slow.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+        self.packed = MULTICODEC[curve] + self.compressed  # as in a did:key
         use_fast = coincurve is not None and curve is Curve.K256
         self._fast: Any = coincurve.PublicKey(self.compressed) if use_fast else None
 
@@ -103,18 +114,26 @@ class VerifyingKey:
         except ValueError as error:
             raise KeyInvalid(str(error), text) from None
         for named, prefix in MULTICODEC.items():
-            if data.startswith(prefix) and len(data) == len(prefix) + COMPRESSED_BYTES:
+            if data.startswith(prefix) and len(data) == PACKED_BYTES:
                 if curve not in (None, named):
                     raise KeyInvalid(f"a {named} key where one on {curve} should be", text)
-                return cls(named, data[len(prefix) :])
+                return cls.from_packed(data)
         if curve is None:
             raise KeyInvalid("a public key of an unknown kind", text)
         return cls(curve, data)
 
+    @classmethod
+    def from_packed(cls, packed: bytes) -> "VerifyingKey":
+        """The key with these `packed` bytes. Raises: KeyInvalid: there is none."""
+        for curve, prefix in MULTICODEC.items():
+            if packed.startswith(prefix):
+                return cls(curve, packed[len(prefix) :])
+        raise KeyInvalid("a public key of an unknown kind")
+
     @property
     def multibase(self) -> str:
         """The Multikey form, `z…`."""
-        return "z" + base58_encode(MULTICODEC[self.curve] + self.compressed)
+        return "z" + base58_encode(self.packed)
 
     @property
     def did_key(self) -> str:
@@ -123,27 +142,32 @@ class VerifyingKey:
 
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Whether `signature` is this key's over `data`; one in DER or with a high s is none."""
-        if len(signature) != SIGNATURE_BYTES:
+        return self.verify_digest(signature, hashlib.sha256(data).digest())
+
+    def verify_digest(self, signature: bytes, digest: bytes) -> bool:
+        """Whether `signature` is this key's over what has this SHA-256 (32 bytes)."""
+        if len(signature) != SIGNATURE_BYTES or len(digest) != DIGEST_BYTES:
             return False
+        if self._fast is not None:
+            # libsecp256k1 refuses numbers that are too large, zero, and a high s by itself.
+            parsed = _secp.ffi.new(_SIGNATURE_TYPE)
+            return bool(
+                _secp.lib.secp256k1_ecdsa_signature_parse_compact(_CONTEXT, parsed, signature)
+                and _secp.lib.secp256k1_ecdsa_verify(_CONTEXT, parsed, digest, self._fast.public_key)
+            )
         s = int.from_bytes(signature[32:])
         order = ORDER[self.curve]
         if not 0 < s <= order >> 1 or not 0 < int.from_bytes(signature[:32]) < order:
             return False
-        if self._fast is not None:
-            return bool(self._fast.verify(_der(signature), data))
         try:
             der = encode_dss_signature(int.from_bytes(signature[:32]), s)
-            self._slow.verify(der, hashlib.sha256(data).digest(), _PREHASHED)
+            self._slow.verify(der, digest, _PREHASHED)
         except InvalidSignature:
             return False
         return True
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, VerifyingKey)
-            and self.curve is other.curve
-            and self.compressed == other.compressed
-        )
+        return self is other or (isinstance(other, VerifyingKey) and self.packed == other.packed)
 
     def __hash__(self) -> int:
         return hash(self.compressed)
@@ -213,14 +237,3 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return f"SigningKey(<private half of {self.did_key}>)"
-
-
-def _der(signature: bytes) -> bytes:
-    """The same r and s in DER, the only form that coincurve reads."""
-    r = signature[:32].lstrip(b"\0")
-    s = signature[32:].lstrip(b"\0")
-    if r[0] >= 0x80:
-        r = b"\0" + r
-    if s[0] >= 0x80:
-        s = b"\0" + s
-    return bytes((0x30, len(r) + len(s) + 4, 2, len(r))) + r + bytes((2, len(s))) + s

@@ -7,20 +7,21 @@ exactly one tree.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any, Final
 
 import libipld
 
-from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX
-from firehose.drisl import head, is_sparse, link
+from firehose.cid import CID_BYTES, DAG_CBOR_PREFIX, Cid
+from firehose.drisl import decode_first, head, link
 from firehose.errors import MstInvalid
 
 MAX_HEIGHT: Final = 128  # a SHA-256 digest has 256 bits, and a level takes two
 
 _BROAD_BYTES: Final = 1 << 16  # honest nodes have a few hundred bytes
 _ENTRY_BYTES: Final = 54  # the shortest that an entry can be
-_VALUE_BYTES: Final = 5  # of a node on average at least: each entry has nine values and a tag
+_MAX_ENTRY_BYTES: Final = 2048  # ours: a path has at most 830, and all the rest 100
 _ARRAY_WIDTHS: Final = {0x98: 1, 0x99: 2, 0x9A: 4}
 _ABOVE_LEAVES: Final = 0x40  # a digest that begins with less begins with two zero bits
 _NULL: Final = b"\xf6"
@@ -164,17 +165,9 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
     """
     keys: list[bytes] = []
     values: list[bytes] = []
-    if len(block) > _BROAD_BYTES and not 0 <= _claimed_entries(block) <= len(block) // _ENTRY_BYTES:
-        raise MstInvalid("node-form")  # before memory is spent on it
     try:
-        node = libipld.decode_dag_cbor(block)
-        children: list[Node | bytes | None] = [_checked_link(node["l"])]
-        _read_entries(node["e"], keys, values, children)
-        # libipld writes links and shortest numbers, so that this compares all of the form at once. Only bytes
-        # that look like a CID confuse it, and a key may begin with those.
-        is_exact = len(node) == 2 and (
-            libipld.encode_dag_cbor(node) == block or Node(0, keys, values, children).block == block
-        )
+        read = _read_broad if len(block) > _BROAD_BYTES else _read_small
+        children, is_exact = read(block, keys, values)
     except MstInvalid:
         raise
     except (LookupError, TypeError, ValueError, RecursionError):
@@ -186,20 +179,62 @@ def parse_node(block: bytes, height: int | None, low: bytes | None = None, high:
     return Node(_checked_height(keys, children, height), keys, values, children)
 
 
-def _claimed_entries(block: bytes) -> int:
-    """How many entries a large node says that it has; -1 if that cannot be, or it begins like no node."""
-    if not block.startswith(_ENTRIES) or block[3] not in _ARRAY_WIDTHS or not is_sparse(block, _VALUE_BYTES):
-        return -1
-    return int.from_bytes(block[4 : 4 + _ARRAY_WIDTHS[block[3]]])
+def _read_small(
+    block: bytes, keys: list[bytes], values: list[bytes]
+) -> "tuple[list[Node | bytes | None], bool]":
+    """The links of a node, its keys and values into the lists, and whether it is in its one encoding."""
+    node = libipld.decode_dag_cbor(block)
+    children: list[Node | bytes | None] = [_checked_link(node["l"])]
+    _read_entries(node["e"], keys, values, children, _BROAD_BYTES)
+    # libipld writes links and shortest numbers, so that this compares all of the form at once. Only bytes
+    # that look like a CID confuse it, and a key may begin with those.
+    is_exact = len(node) == 2 and (
+        libipld.encode_dag_cbor(node) == block or Node(0, keys, values, children).block == block
+    )
+    return children, is_exact
+
+
+def _read_broad(
+    block: bytes, keys: list[bytes], values: list[bytes]
+) -> "tuple[list[Node | bytes | None], bool]":
+    """The same for a node that is larger than honest ones: an entry at a time, so that it costs no memory."""
+    if not block.startswith(_ENTRIES) or block[3] not in _ARRAY_WIDTHS:
+        raise ValueError
+    at = 4 + _ARRAY_WIDTHS[block[3]]
+    count = int.from_bytes(block[4:at])
+    if not len(block) <= count * _MAX_ENTRY_BYTES or count > len(block) // _ENTRY_BYTES:
+        raise ValueError
+
+    def entries() -> Iterator[dict[str, Any]]:
+        nonlocal at
+        for _ in range(count):
+            entry, at = decode_first(block, at)
+            yield entry | {name: _raw(entry[name]) for name in ("t", "v")}
+
+    children: list[Node | bytes | None] = [None]
+    _read_entries(entries(), keys, values, children, len(block))
+    if block[at : at + 2] != _LEFT:
+        raise ValueError
+    left, end = decode_first(block, at + 2)
+    children[0] = _checked_link(_raw(left))
+    return children, end == len(block) and head(4, count) == block[3 : 4 + _ARRAY_WIDTHS[block[3]]]
+
+
+def _raw(value: Any) -> bytes | None:
+    """The bytes of a link; nothing else may stand where one does."""
+    if value is None or type(value) is Cid:
+        return None if value is None else value.bytes
+    raise ValueError
 
 
 def _read_entries(
-    entries: list[dict[str, Any]],
+    entries: Iterable[dict[str, Any]],
     keys: list[bytes],
     values: list[bytes],
     children: list[Node | bytes | None],
+    max_key_bytes: int,
 ) -> None:
-    before, length = b"", 0
+    before, length, total = b"", 0, 0
     for entry in entries:
         shared, rest, value = entry["p"], entry["k"], entry["v"]
         if type(shared) is not int or len(entry) != 4 or not 0 <= shared <= length:
@@ -210,6 +245,9 @@ def _read_entries(
             raise MstInvalid("key-order" if rest[0] < before[shared] else "key-prefix")
         before = before[:shared] + rest
         length = len(before)
+        total += length
+        if total > max_key_bytes:  # each entry repeats a long prefix in three bytes: memory that nobody sent
+            raise MstInvalid("node-form")
         if len(value) != CID_BYTES or value[:4] != DAG_CBOR_PREFIX:
             raise ValueError
         keys.append(before)

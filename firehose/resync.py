@@ -6,11 +6,13 @@ wishes for archives go out; `firehose.resync_shell` carries them out. Repositori
 
 import random
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from firehose.errors import RepoInvalid
+from firehose.resync_journal import Pending
 from firehose.syntax import Did
 from firehose.verify.accounts import RepoState
 
@@ -85,6 +87,13 @@ class _Repo:
     held_bytes: int = 0
 
 
+Note = Callable[[Did, Pending | None], None]
+
+
+def _nobody(did: Did, pending: Pending | None) -> None:
+    return
+
+
 class Resync:
     """The repositories of one stream that are out of step.
 
@@ -97,9 +106,15 @@ class Resync:
     (`is_wanted`).
     """
 
-    def __init__(self, rng: random.Random) -> None:
-        """`rng` draws the pauses after failures."""
+    def __init__(self, rng: random.Random, note: Note = _nobody) -> None:
+        """Begin.
+
+        Args:
+            rng: draws the pauses after failures.
+            note: is told of each repository that gets out of step, fails again, or (None) is done with.
+        """
         self._rng = rng
+        self._note = note
         self._repos: OrderedDict[Did, _Repo] = OrderedDict()
         self._starts: OrderedDict[Did, deque[int]] = OrderedDict()
         self._paused_hosts: dict[str, int] = {}
@@ -136,7 +151,18 @@ class Resync:
             repo = self._repos[did] = _Repo(not_before_ms=now_ms)
         repo.host = host or repo.host
         self._move(repo, Cause.GAP)
+        self._tell(did, repo)
         self._hold(repo, HeldFrame(now_ms, frame))
+
+    def restore(self, did: Did, pending: Pending) -> None:
+        """Take up a repository that was out of step when an earlier run ended."""
+        if len(self._repos) < MAX_REPOS:
+            self._repos[did] = _Repo(
+                phase=Phase.ERROR if pending.failures else Phase.DESYNCHRONIZED,
+                host=pending.host,
+                failures=pending.failures,
+                not_before_ms=pending.not_before_ms,
+            )
 
     def start(self, now_ms: int) -> list[FetchRepo]:
         """The wishes that may be carried out now, within the limits; each counts as begun."""
@@ -184,6 +210,7 @@ class Resync:
         repo = self._repos.pop(did)
         self._move(repo, Cause.ADOPTED)
         self._held_bytes -= repo.held_bytes
+        self._note(did, None)
         self.counters["adopted"] += 1
         return tuple(repo.held)
 
@@ -196,6 +223,7 @@ class Resync:
         repo.not_before_ms = now_ms + int(pause_ms * (0.5 + self._rng.random() / 2))
         repo.failures += 1
         self._repos.move_to_end(did)
+        self._tell(did, repo)
         if retry_after_ms is not None:
             self._paused_hosts[repo.host] = now_ms + min(retry_after_ms, RETRY_CAP_MS)
 
@@ -205,6 +233,11 @@ class Resync:
         if repo is not None:
             self._move(repo, Cause.GONE)
             self._held_bytes -= repo.held_bytes
+            self._note(did, None)
+
+    def _tell(self, did: Did, repo: _Repo) -> None:
+        pending = Pending(host=repo.host, failures=repo.failures, not_before_ms=repo.not_before_ms)
+        self._note(did, pending)
 
     def _move(self, repo: _Repo, cause: Cause) -> None:
         repo.phase = TRANSITIONS[repo.phase, cause]

@@ -1,24 +1,30 @@
 """Reading whole repositories for the resync: from the relay, or else from the account's own PDS."""
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from firehose.document import pds_url, signing_key
 from firehose.errors import DirectoryUnavailable, FirehoseError, HttpError, RepoInvalid
 from firehose.healing import MAX_ARCHIVE_BYTES, Archive, open_archive
-from firehose.http import HttpSession
+from firehose.http import HttpResponse, HttpSession
 from firehose.identity import DidResolver, is_loopback, public_address
 from firehose.resync import FetchRepo, Resync
+from firehose.subscribe import retry_after_s
 from firehose.syntax import Did
 
 log = logging.getLogger(__name__)
 
 FETCH_TIMEOUT_S: Final = 300.0  # for one repository from all sources; github.com/bluesky-social/jetstream's
 CONNECT_TIMEOUT_S: Final = 10.0
+MIN_BYTES_PER_S: Final = 1024  # ours: less is no transfer, and would hold one of few places for five minutes
+MAX_REDIRECTS: Final = 3  # the relay of github.com/bluesky-social/indigo sends us on to the PDS
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+MAX_STATUS_BYTES: Final = 16_384
 DEFAULT_RETRY_AFTER_MS: Final = 60_000  # when a host says 429 and not for how long
 
 
@@ -34,41 +40,74 @@ class FetchFailed(Exception):
         return self.reason
 
 
+class RepoGone(FetchFailed):
+    """The account is not active, by what its own PDS says."""
+
+    def __init__(self, did: Did, status: str) -> None:
+        super().__init__(f"{did} is {status}")
+        self.status = status
+
+
 class RepoFetcher:
     """Gets archives over HTTP and proves them."""
 
     def __init__(
-        self, upstream_url: str, directory: DidResolver, *, timeout_s: float = FETCH_TIMEOUT_S
+        self, upstream_urls: Sequence[str], directory: DidResolver, *, timeout_s: float = FETCH_TIMEOUT_S
     ) -> None:
-        """Take the relay's address (ws or http) and who resolves DIDs."""
-        parts = urlsplit(upstream_url)
-        self._relay_url = f"{'https' if parts.scheme in ('wss', 'https') else 'http'}://{parts.netloc}"
+        """Take the relays' addresses (ws or http) and who resolves DIDs."""
+        relays = [urlsplit(url) for url in upstream_urls]
+        self._relay_urls = [
+            f"{'https' if relay.scheme in ('wss', 'https') else 'http'}://{relay.netloc}" for relay in relays
+        ]
         self._directory = directory
         self._timeout_s = timeout_s
-        # Where the relay itself is on this machine, so may be the PDSs; elsewhere that would be an attack.
-        self._is_local = is_loopback(parts.hostname or "")
+        # Where the relays are on this machine, so may be the PDSs; elsewhere that would be an attack.
+        self._is_local = all(is_loopback(relay.hostname or "") for relay in relays)
 
     async def fetch(self, did: Did) -> Archive:
         """The whole repository.
 
-        Raises: FetchFailed: no source has it, or what they have proves nothing.
+        Raises:
+            FetchFailed: no source has it, or what they have proves nothing.
+            RepoGone: no source has it, and its PDS says that the account is not active.
         """
         failure = FetchFailed("no source")
         try:
             async with asyncio.timeout(self._timeout_s):
                 document = await self._directory.resolve(did) or {}
-                for url in dict.fromkeys((self._relay_url, pds_url(document, did))):
+                home = pds_url(document, did)
+                for url in dict.fromkeys((*self._relay_urls, home)):
                     try:
                         return await self._prove(did, await self._get(url, did))
                     except FetchFailed as error:
                         log.info("no archive", extra={"did": did, "source": url, "reason": str(error)})
                         failure = error
+                await self._check_status(home, did)
         except (FirehoseError, TimeoutError) as error:
             raise FetchFailed(str(error) or "no archive in time") from error
         raise failure
 
     async def _get(self, url: str, did: Did) -> bytes:
         target = f"/xrpc/com.atproto.sync.getRepo?did={quote(did, safe='')}"
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = await self._ask(url, target, MAX_ARCHIVE_BYTES)
+            if answer.status not in REDIRECTS:
+                break
+            parts = urlsplit(urljoin(f"{url}{target}", answer.headers.get("location", "")))
+            if parts.scheme != "https" and not self._is_local:
+                raise FetchFailed("sent on to an address without encryption")
+            url, target = (
+                f"{parts.scheme}://{parts.netloc}",
+                urlunsplit(("", "", parts.path, parts.query, "")),
+            )
+        if answer.status == 429:
+            raise FetchFailed("the host asks us to wait", _pause_ms(answer))
+        if answer.status != 200:
+            raise FetchFailed(f"the host answered {answer.status}")
+        return answer.body
+
+    async def _ask(self, url: str, target: str, max_bytes: int) -> HttpResponse:
+        """One request, to an address that a stranger may name; what it redirects to is another one."""
         try:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -76,16 +115,22 @@ class RepoFetcher:
                 parts.hostname or "", port, allow_loopback=self._is_local, timeout_s=CONNECT_TIMEOUT_S
             )
             async with HttpSession(url, timeout_s=self._timeout_s, connect_to=address) as session:
-                answer = await session.request("GET", target, max_body_bytes=MAX_ARCHIVE_BYTES)
+                return await session.request(
+                    "GET", target, max_body_bytes=max_bytes, min_bytes_per_s=MIN_BYTES_PER_S
+                )
         except (HttpError, OSError, ValueError) as error:
             raise FetchFailed(str(error)) from error
-        if answer.status == 429:
-            seconds = answer.headers.get("retry-after", "")
-            after_ms = int(seconds[:6]) * 1000 if seconds.isdecimal() else DEFAULT_RETRY_AFTER_MS
-            raise FetchFailed("the host asks us to wait", after_ms)
-        if answer.status != 200:
-            raise FetchFailed(f"the host answered {answer.status}")
-        return answer.body
+
+    async def _check_status(self, home: str, did: Did) -> None:
+        """Raises: RepoGone: the account's own PDS says so; whatever else it says changes nothing."""
+        target = f"/xrpc/com.atproto.sync.getRepoStatus?did={quote(did, safe='')}"
+        try:
+            answer = await self._ask(home, target, MAX_STATUS_BYTES)
+            told = json.loads(answer.body)
+        except (FetchFailed, ValueError, RecursionError):
+            return
+        if answer.status == 200 and isinstance(told, dict) and told.get("active") is False:
+            raise RepoGone(did, str(told.get("status") or "inactive")[:64])
 
     async def _prove(self, did: Did, data: bytes) -> Archive:
         """The archive, proved; one that the key does not fit is tried once more with a newer document."""
@@ -106,6 +151,11 @@ class RepoFetcher:
         raise AssertionError("unreachable")
 
 
+def _pause_ms(answer: HttpResponse) -> int:
+    pause_s = retry_after_s(answer.headers.get("retry-after"), answer.headers.get("date"))
+    return int(pause_s * 1000) or DEFAULT_RETRY_AFTER_MS
+
+
 class ResyncShell:
     """Carries out the wishes of a `Resync`; a context manager that ends every fetch at its end."""
 
@@ -116,12 +166,22 @@ class ResyncShell:
         *,
         clock: Callable[[], int],
         on_archive: Callable[[Did, Archive], None],
+        on_gone: Callable[[Did, str], None] = lambda did, status: None,
     ) -> None:
-        """`clock` gives epoch milliseconds; `on_archive` takes an archive up, or raises RepoInvalid."""
+        """Prepare.
+
+        Args:
+            resync: the machine.
+            fetcher: gets archives.
+            clock: epoch milliseconds.
+            on_archive: takes an archive up, or raises RepoInvalid.
+            on_gone: hears that an account is not active, and its status.
+        """
         self._resync = resync
         self._fetcher = fetcher
         self._clock = clock
         self._on_archive = on_archive
+        self._on_gone = on_gone
         self._tasks: dict[Did, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -166,6 +226,10 @@ class ResyncShell:
             if self._resync.is_wanted(wish.did):
                 self._on_archive(wish.did, archive)
             is_adopted = True
+        except RepoGone as error:
+            log.info("account gone", extra={"did": wish.did, "status": error.status})
+            self._resync.gone(wish.did)
+            self._on_gone(wish.did, error.status)
         except FetchFailed as error:
             retry_after_ms = error.retry_after_ms
             log.warning("resync failed", extra={"did": wish.did, "reason": str(error)})

@@ -15,14 +15,14 @@ from websockets.http11 import Request, Response
 from firehose.fanout import FanOut
 from firehose.frames import CommitEvent, Frame, parse_frame
 from firehose.listen import listening_socket
-from firehose.window import MAX_LAG_FRAMES, Entry, FrameWindow
+from firehose.window import MAX_LAG_FRAMES, Entry, FrameWindow, Window
 
 log = logging.getLogger(__name__)
 
 SUBSCRIBE_PATH: Final = "/xrpc/com.atproto.sync.subscribeRepos"
 MAX_CLIENTS: Final = 4096
-MAX_CLIENT_MESSAGES: Final = 16  # a listener has nothing to say; after this many messages it is closed
-MAX_CLIENT_MESSAGE_BYTES: Final = 4096
+MAX_CLIENT_MESSAGE_BYTES: Final = 1 << 20  # an options_update of 10,000 accounts has 0.4 MB
+MAX_QUEUED_MESSAGES: Final = 2  # of one client, before its socket is left alone
 PING_INTERVAL_S: Final = 30.0  # indigo pings at 30 s
 PING_TIMEOUT_S: Final = 60.0  # a client that reads nothing for this long is gone
 
@@ -31,14 +31,17 @@ class FrameServer:
     """Serves the frames it is given, with a cursor over the window, each client with its own filter.
 
     Clients filter with the repeated query parameters `wantedDids` and `wantedCollections` (an NSID or
-    "prefix.*"). A GET of "/" answers JSON: {"seq", "clients", ...}.
+    "prefix.*"), and change that at any time with Jetstream's message `{"type": "options_update", "payload":
+    {"wantedDids": […], "wantedCollections": […]}}`; with `requireHello=true` nothing is sent before the first
+    one. `format=json` gets every frame as JSON text, with its records and its verdict. A GET of "/" answers
+    JSON: {"seq", "clients", ...}.
     """
 
     def __init__(
         self,
         host: str = "127.0.0.1",
         port: int = 0,
-        window: FrameWindow | None = None,
+        window: Window | None = None,
         *,
         max_lag_frames: int = MAX_LAG_FRAMES,
         health: Callable[[], Mapping[str, Any]] | None = None,
@@ -54,7 +57,7 @@ class FrameServer:
         """
         self.host = host
         self.port = port
-        self.window = FrameWindow() if window is None else window
+        self.window: Window = FrameWindow() if window is None else window
         self._fanout = FanOut(self.window, max_lag_frames=max_lag_frames)
         self._health = health
         self._server: Server | None = None
@@ -79,6 +82,7 @@ class FrameServer:
             process_request=self._answer_plain,
             compression=None,  # measured: three times the CPU for 29 % fewer bytes
             max_size=MAX_CLIENT_MESSAGE_BYTES,
+            max_queue=MAX_QUEUED_MESSAGES,
             ping_interval=PING_INTERVAL_S,
             ping_timeout=PING_TIMEOUT_S,
             close_timeout=2.0,
@@ -170,30 +174,29 @@ class FrameServer:
         return None
 
 
-def entry_of(frame: bytes, event: Frame) -> Entry:
+def entry_of(frame: bytes, event: Frame, verdict: str | None = None, reason: str = "") -> Entry:
     """A frame with what filters look at. `event` is what it was parsed to, and has a seq."""
-    seq, did = getattr(event, "seq", 0), getattr(event, "did", None)
-    if not isinstance(event, CommitEvent):
-        return Entry(seq, frame, did)
-    return Entry(seq, frame, did, tuple(dict.fromkeys(op.path.partition("/")[0] for op in event.ops)))
+    collections: tuple[str, ...] = ()
+    if isinstance(event, CommitEvent):
+        collections = tuple(dict.fromkeys(op.path.partition("/")[0] for op in event.ops))
+    return Entry(getattr(event, "seq", 0), frame, getattr(event, "did", None), collections, verdict, reason)
 
 
 class _WebSocketChannel:
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, message: bytes | str) -> None:
         try:
-            await self._connection.send(frame)
+            await self._connection.send(message)
         except ConnectionClosed as error:
             raise ConnectionResetError(str(error)) from None
 
     async def close(self, code: int, reason: str) -> None:
         await self._connection.close(code, reason)
 
-    async def wait_closed(self) -> None:
+    async def receive(self) -> bytes | str | None:
         try:
-            for _ in range(MAX_CLIENT_MESSAGES):
-                await self._connection.recv()
+            return await self._connection.recv()
         except ConnectionClosed:
-            return
+            return None

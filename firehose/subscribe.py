@@ -12,9 +12,10 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -27,7 +28,7 @@ from firehose.errors import (
     SubscriptionRefused,
     UpstreamUnreachable,
 )
-from firehose.frames import ErrorFrame, FrameType, parse_frame, peek
+from firehose.frames import ErrorFrame, FramePeek, FrameType, parse_frame, peek
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Subscriber:
     `cursor` is the seq of the last frame handed out: save it after the frame is dealt with.
     """
 
+    path = SUBSCRIBE_PATH  # where an address without a path is asked
+
     def __init__(
         self,
         url: str,
@@ -103,10 +106,14 @@ class Subscriber:
         Raises:
             HttpAddressInvalid: not an address, or with these filters too long for a request line.
         """
-        self._url = _subscription_url(url, dids, collections)
+        self._url = _subscription_url(url, self.path, dids, collections)
         self.cursor = cursor
         self.state = SubscriberState.IDLE
         self.counters: Counter[str] = Counter()
+        # How far the first seq after the last connect lay behind the cursor. Relays tell nobody when what was
+        # asked for is no longer kept: then this is large, and the chain of each repository shows the gaps.
+        self.resumed_after: int | None = None
+        self._is_resuming = False
         self._idle_timeout_s = idle_timeout_s
         self._backoff = backoff or Backoff()
         self._rng = rng or random.Random()
@@ -132,6 +139,28 @@ class Subscriber:
         """Leave; a `receive` that is waiting elsewhere ends with StopAsyncIteration of its `frames`."""
         self._enter(SubscriberState.STOPPED, "closed")
         await self._disconnect()
+
+    async def pause(self) -> None:
+        """Leave the host for now; the next `receive` goes on at once, from the cursor."""
+        self.counters["pauses"] += 1
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A farewell would wait behind all that the host has sent and nobody will read.
+            connection.transport.abort()
+            await connection.wait_closed()
+
+    def done(self, seq: int) -> None:
+        """Nothing: whoever follows one host keeps the cursor itself (`firehose.source.FrameSource`)."""
+
+    def stats(self) -> dict[str, Any]:
+        """The host, and how we stand with it."""
+        return {
+            "url": self._url,
+            "state": self.state.value,
+            "cursor": self.cursor,
+            "resumed_after": self.resumed_after,
+            "counters": dict(self.counters),
+        }
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Every frame from here on, until the subscriber is closed.
@@ -188,13 +217,15 @@ class Subscriber:
             if status in PERMANENT_STATUSES:
                 self._enter(SubscriberState.STOPPED, f"answered {status}")
                 raise SubscriptionRefused(self._url, status) from None
-            self._retry_after_s = _retry_after_s(error.response.headers.get("Retry-After"))
+            headers = error.response.headers
+            self._retry_after_s = retry_after_s(headers.get("Retry-After"), headers.get("Date"))
             await self._retry(f"answered {status}")
             return None
         except (OSError, InvalidHandshake, EOFError) as error:  # OSError: includes every TimeoutError
             await self._retry(_reason(error))
             return None
         self._connected_at = asyncio.get_running_loop().time()
+        self._is_resuming = self.cursor is not None
         self._enter(SubscriberState.LIVE, f"cursor {self.cursor}")
         return self._connection
 
@@ -217,25 +248,31 @@ class Subscriber:
         """The frame if it is to be handed out; otherwise it is counted and may cost the connection."""
         self.counters["received"] += 1
         try:
-            if isinstance(message, str):
-                raise FrameInvalid("text-frame")
-            seen = peek(message)
+            raw, seen = self._look(message)
             if seen.type is FrameType.ERROR:
-                await self._end_by_error(message)
+                await self._end_by_error(raw)
                 return None
         except FrameInvalid as error:
             await self._drop_garbage(message, str(error))
             return None
         if seen.seq is None:
-            return message
+            return raw
         if self.cursor is not None and seen.seq <= self.cursor:
             self.counters["repeated"] += 1
             return None
+        if self._is_resuming and self.cursor is not None:
+            self.resumed_after, self._is_resuming = seen.seq - self.cursor, False
         self.cursor = seen.seq
         self._attempt = None
         self._without_stream_since = None
         self.counters["yielded"] += 1
-        return message
+        return raw
+
+    def _look(self, message: str | bytes) -> tuple[bytes, FramePeek]:
+        """What to hand out, and its place in the stream. Raises: FrameInvalid: it is garbage."""
+        if isinstance(message, str):
+            raise FrameInvalid("text-frame")
+        return message, peek(message)
 
     async def _end_by_error(self, message: bytes) -> None:
         frame = parse_frame(message)
@@ -309,7 +346,7 @@ class Subscriber:
             self._on_state(state, reason)
 
 
-def _subscription_url(url: str, dids: Iterable[str], collections: Iterable[str]) -> str:
+def _subscription_url(url: str, path: str, dids: Iterable[str], collections: Iterable[str]) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -320,7 +357,7 @@ def _subscription_url(url: str, dids: Iterable[str], collections: Iterable[str])
         raise HttpAddressInvalid(url, "expected ws://host[:port], wss://, http:// or https://")
     filters = [("wantedDids", did) for did in dids] + [("wantedCollections", name) for name in collections]
     query = "&".join(part for part in (parts.query, urlencode(filters, safe=":*")) if part)
-    path = parts.path if parts.path not in ("", "/") else SUBSCRIBE_PATH
+    path = parts.path if parts.path not in ("", "/") else path
     result = urlunsplit((scheme, parts.netloc, path, query, ""))
     if len(result) > MAX_URL_CHARS:
         raise HttpAddressInvalid(
@@ -341,9 +378,17 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _retry_after_s(value: str | None) -> float:
-    """Seconds that a 429 or 503 asks us to wait; dates are not honoured, our own backoff is."""
-    return min(float(value), MAX_RETRY_AFTER_S) if value is not None and value.isdecimal() else 0.0
+def retry_after_s(value: str | None, answered: str | None) -> float:
+    """Seconds that a 429 or 503 asks us to wait: a number, or a date after `answered`."""
+    if value is None:
+        return 0.0
+    if value.isascii() and value.isdecimal():
+        return min(float(value), MAX_RETRY_AFTER_S)
+    try:
+        pause_s = (parsedate_to_datetime(value) - parsedate_to_datetime(answered or "")).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0  # our own backoff will do
+    return min(max(0.0, pause_s), MAX_RETRY_AFTER_S)
 
 
 def _closing_words(closed: ConnectionClosed) -> str:

@@ -6,18 +6,18 @@ all.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
+
+from firehose.wanted import Wanted
 
 MAX_WINDOW_FRAMES: Final = 200_000
 MAX_WINDOW_BYTES: Final = 64 * 1024 * 1024
 MAX_LAG_FRAMES: Final = (
     4096  # a client that was live and falls this far behind is too slow; indigo allows 16,384
 )
-MAX_WANTED_DIDS: Final = 10_000  # Jetstream's limits
-MAX_WANTED_COLLECTIONS: Final = 100
 _SLACK: Final = 1024  # forgotten entries before the lists are cut, so that trimming costs nothing per frame
 
 
@@ -29,43 +29,8 @@ class Entry:
     frame: bytes
     did: str | None
     collections: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What one client asked for; None means everything."""
-
-    dids: frozenset[str] | None = None
-    collections: frozenset[str] | None = None
-    prefixes: tuple[str, ...] = ()  # "app.bsky." of "app.bsky.*"; only with `collections`
-
-    @classmethod
-    def parse(cls, dids: Iterable[str], collections: Iterable[str]) -> Self:
-        """Read the repeated query parameters; nothing given means everything.
-
-        Raises:
-            ValueError: more than the limits, or a `*` that does not end a prefix.
-        """
-        wanted_dids, patterns = frozenset(dids), frozenset(collections)
-        if len(wanted_dids) > MAX_WANTED_DIDS:
-            raise ValueError(f"wantedDids: at most {MAX_WANTED_DIDS}")
-        if len(patterns) > MAX_WANTED_COLLECTIONS:
-            raise ValueError(f"wantedCollections: at most {MAX_WANTED_COLLECTIONS}")
-        prefixes = tuple(sorted(pattern[:-1] for pattern in patterns if pattern.endswith(".*")))
-        exact = frozenset(pattern for pattern in patterns if not pattern.endswith(".*"))
-        if any("*" in name for name in (*exact, *prefixes)):
-            raise ValueError("wantedCollections: '*' may only stand for everything after a dot")
-        return cls(dids=wanted_dids or None, collections=exact if patterns else None, prefixes=prefixes)
-
-    def matches(self, entry: Entry) -> bool:
-        """Whether this client gets `entry`: one op of a commit suffices; other events go by their DID."""
-        if self.dids is not None and entry.did not in self.dids:
-            return False
-        if self.collections is None or not entry.collections:
-            return True
-        if any(name in self.collections for name in entry.collections):
-            return True
-        return bool(self.prefixes) and any(name.startswith(self.prefixes) for name in entry.collections)
+    verdict: str | None = None  # what the tap said of it; None: nobody judged it
+    reason: str = ""
 
 
 class Source(Protocol):
@@ -83,8 +48,22 @@ class Source(Protocol):
         """At most `limit` frames with a higher seq, in order."""
 
 
+class Window(Source, Protocol):
+    """A `Source` that is added to."""
+
+    def __len__(self) -> int:
+        """How many frames are in memory."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the frames in memory."""
+
+    def append(self, entry: Entry) -> None:
+        """Add the newest frame. Raises: ValueError: its seq is not higher than the last."""
+
+
 class FrameWindow:
-    """A `Source` in memory, bounded by frames and by bytes: the oldest go first."""
+    """A `Window` in memory, bounded by frames and by bytes: the oldest go first."""
 
     def __init__(
         self,
@@ -171,12 +150,21 @@ class Subscription:
         self.lost = asyncio.Event()  # set once it is too slow, also while it is stuck in a send
         self.notices: list[bytes] = []  # frames without a seq, to be sent before the next one
 
+    @property
+    def wanted(self) -> Wanted:
+        """What the client asked for last."""
+        return self._wanted
+
+    def change(self, wanted: Wanted) -> None:
+        """Let another filter hold for what was not sent yet."""
+        self._catch_up()
+        self._wanted = wanted
+        self._wake()
+
     def offer(self, entry: Entry) -> None:
-        """Note that `entry` is now in the source."""
-        if not self._wanted.matches(entry):
-            if self._is_waiting:
-                self.position = entry.seq  # nothing before it is wanted: never look at it again
-            return
+        """Note that `entry`, which this client wants, is now in the source."""
+        if self._is_waiting:
+            self.position = max(self.position, entry.seq - 1)  # nothing that it waited through was wanted
         if self.pace is Pace.LIVE:
             self.lag_frames += 1
             if self.lag_frames > self._max_lag_frames:
@@ -187,6 +175,7 @@ class Subscription:
     def notify(self, frame: bytes) -> None:
         """Queue a frame that has no seq (an #info) for this client."""
         self.notices.append(frame)
+        self._catch_up()
         self._wake()
 
     def take(self, limit: int) -> list[Entry]:
@@ -216,12 +205,18 @@ class Subscription:
         try:
             await self._changed.wait()
         finally:
+            self._catch_up()
             self._is_waiting = False
 
     def _skip(self, batch: Sequence[Entry]) -> list[Entry]:
         if batch:
             self.position = batch[-1].seq
         return []
+
+    def _catch_up(self) -> None:
+        """Whoever waits has had everything that it wants: nobody told it of the rest."""
+        if self._is_waiting:
+            self.position = max(self.position, self._source.last_seq or 0)
 
     def _wake(self) -> None:
         self._is_waiting = False

@@ -132,9 +132,12 @@ class _Channel:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, message: bytes | str) -> None:
         try:
-            await self._websocket.send_bytes(frame)
+            if isinstance(message, str):
+                await self._websocket.send_text(message)
+            else:
+                await self._websocket.send_bytes(message)
         except (WebSocketDisconnect, RuntimeError) as error:  # Starlette's words for "the client has left"
             raise ConnectionResetError(str(error)) from None
 
@@ -142,11 +145,13 @@ class _Channel:
         if self._websocket.application_state is WebSocketState.CONNECTED:
             await self._websocket.close(code, reason)
 
-    async def wait_closed(self) -> None:
+    async def receive(self) -> bytes | str | None:
+        """None once it is gone, or has said too much: like a real PDS, this stream listens to nobody."""
         for _ in range(MAX_CLIENT_MESSAGES):
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
-                return
+                break
+        return None
 
 
 def _find(name: str, verb: str) -> tuple[Verb, Method]:

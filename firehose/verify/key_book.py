@@ -88,6 +88,17 @@ class KeyBook:
             return KeyState.OTHER_HOST, None, f"its PDS is {entry.host}"
         return (KeyState.NO_KEY if entry.key is None else KeyState.NOT_SIGNED), None, entry.trouble
 
+    def trusted(self, did: Did, now_ms: int) -> VerifyingKey | None:
+        """The key that `check` would try, if that is all it would have to do."""
+        self._now_ms = now_ms
+        entry = self._entries.get(did)
+        if entry is None or entry.key is None or self._is_stale(entry):
+            return None
+        if self._host is not None and entry.host != self._host:
+            return None
+        self._entries.move_to_end(did)
+        return entry.key
+
     def learn(self, did: Did, document: Mapping[str, Any] | None) -> None:
         """Note the document of an account, or that it could not be had."""
         entry = self._entries.setdefault(did, _Entry())

@@ -7,6 +7,7 @@ the rule that was broken; nothing here knows of accounts, keys in documents, or 
 from dataclasses import dataclass
 from typing import Any, Final
 
+from firehose import compiled
 from firehose.car import split_car
 from firehose.cid import Cid
 from firehose.commit import Commit, parse_commit
@@ -24,9 +25,8 @@ from firehose.frames import Action, CommitEvent, RepoOp, SyncEvent
 from firehose.mst import Mst
 from firehose.repo import MAX_RECORD_BYTES
 from firehose.syntax import Did, Nsid, RecordKey, Tid, parse_path
-from firehose.verify import splice
 from firehose.verify.inversion import check_inversion
-from firehose.verify.splice import undo_create, undo_update
+from firehose.verify.splice import undo_create, undo_ops, undo_update
 
 REVISION_TOLERANCE_MS: Final = 300_000  # how far ahead of our clock a rev may be; specs/sync: "a few minutes"
 
@@ -123,8 +123,10 @@ def check_tree(
     Returns: False if the event says what was before, and it is not proven. Raises: FrameInvalid: the tree
     says something else, a node is missing, or one breaks a rule.
     """
-    if (is_chained or splice.compiled is not None) and _is_spliced(event, commit, blocks):
-        return True
+    if event.prev_data is not None:
+        root, before = commit.data.bytes, event.prev_data.bytes
+        if undo_ops(root, blocks, event.ops) == before or (is_chained and _is_spliced(event, commit, blocks)):
+            return True
     tree = Mst.load_raw(commit.data.bytes, blocks.get)
     if event.prev_data is not None:
         try:
@@ -170,19 +172,19 @@ def read_records(
 
     Raises: FrameInvalid: a record is missing, too large, or no record.
     """
+    values = [None if op.cid is None else _record(op, op.cid, blocks) for op in event.ops]
+    return records_of(event, places, values)
+
+
+def records_of(
+    event: CommitEvent, places: list[tuple[Nsid, RecordKey]], values: list[dict[str, Any] | None]
+) -> tuple[VerifiedRecord, ...]:
+    """The records of a commit, in the order of its ops."""
+    did, seq, rev = event.repo, event.seq, event.rev
     return tuple(
         [
-            VerifiedRecord(
-                did=event.repo,
-                collection=collection,
-                rkey=rkey,
-                action=op.action,
-                cid=op.cid,
-                record=None if op.cid is None else _record(op, op.cid, blocks),
-                seq=event.seq,
-                rev=event.rev,
-            )
-            for op, (collection, rkey) in zip(event.ops, places, strict=True)
+            compiled.make(VerifiedRecord, did, collection, rkey, op.action, op.cid, value, seq, rev, True)
+            for op, (collection, rkey), value in zip(event.ops, places, values, strict=True)
         ]
     )
 

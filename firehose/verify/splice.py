@@ -1,4 +1,4 @@
-"""The fast way to undo one op: rewrite the node that holds the key, and only swap CIDs above it.
+"""The fast ways to undo ops: in C, or one op in Python by swapping the links above the node that it changed.
 
 A commit changes the nodes on the way to its key; in all of them but the last, one link. So undoing it takes
 a search, one rewritten node, and a swap of 36 bytes in each node above. What is not rewritten need not be
@@ -6,30 +6,55 @@ checked here: if the root that comes out is that of a tree we knew, every node a
 for the link. Whatever is not that simple gets None, and `firehose.verify.inversion` has the last word; so
 nothing is ever refused here.
 
-Where the package was built with a C compiler, `firehose/_undo.c` does the same much faster, and checks every
-node on the way besides, known tree or not.
+Where the package was built with a C compiler, `firehose/_tree.h` undoes all ops of any commit, and checks
+every node on the way besides, known tree or not.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final
 
 import libipld
 
+from firehose import compiled
 from firehose.cid import DAG_CBOR_PREFIX
 from firehose.errors import MstInvalid
+from firehose.frames import Action, RepoOp
 from firehose.mst import Mst
 from firehose.mst_node import MAX_HEIGHT, common_prefix, height_of, parse_node
-
-compiled: Any
-try:
-    from firehose._undo import undo as compiled
-except ImportError:  # no compiler where this was built: slower, and the same answers
-    compiled = None
 
 _LINK: Final = b"\xd8\x2a\x58\x25\x00"  # as in firehose.drisl: tag 42, 37 bytes, multibase prefix
 _NULL: Final = b"\xf6"
 
 Blocks = dict[bytes, bytes]
+
+
+def undo_ops(root: bytes, blocks: Blocks, ops: Sequence[RepoOp]) -> bytes | None:
+    """The root of the tree before `ops`, found the compiled way; None: there is none, or no answer.
+
+    Args:
+        root: the CID (36 bytes) of the tree's root, after.
+        blocks: its nodes, by their CID; their hashes were checked.
+        ops: of a commit; their form was checked.
+    """
+    if compiled.fast is None:
+        return None
+    steps = []
+    for op in ops:
+        if op.prev is None and op.action is not Action.CREATE:
+            return None
+        cid, prev = op.cid, op.prev
+        steps.append(
+            (op.path.encode(), None if cid is None else cid.bytes, None if prev is None else prev.bytes)
+        )
+    if len(steps) > 1:
+        steps.sort(key=_deletions_first)
+    before: bytes | None = compiled.fast.undo(root, blocks, steps)
+    return before
+
+
+def _deletions_first(step: tuple[bytes, bytes | None, bytes | None]) -> tuple[bool, bytes]:
+    return step[1] is not None, step[0]
 
 
 def undo_create(root: bytes, blocks: Blocks, key: bytes, value: bytes) -> bytes | None:
@@ -41,9 +66,6 @@ def undo_create(root: bytes, blocks: Blocks, key: bytes, value: bytes) -> bytes 
         key: the path that was created.
         value: its record's CID, which must be there.
     """
-    if compiled is not None:
-        before: bytes | None = compiled(root, blocks, key, value, None, sha256)
-        return before
     above: list[tuple[bytes, bytes]] = []
     here: bytes | None = root
     while here is not None and len(above) <= MAX_HEIGHT:
@@ -65,9 +87,6 @@ def undo_update(root: bytes, blocks: Blocks, key: bytes, value: bytes, prev: byt
 
     Args: as `undo_create`; `prev` is the CID of the record before.
     """
-    if compiled is not None:
-        before: bytes | None = compiled(root, blocks, key, value, prev, sha256)
-        return before
     above: list[tuple[bytes, bytes]] = []
     here: bytes | None = root
     while here is not None and len(above) <= MAX_HEIGHT:

@@ -43,9 +43,11 @@ from firehose.verify.proof import (
     open_commit,
     read_records,
 )
+from firehose.verify.proven import SUPPORTED_METHODS, Proof, Proved, prove
 from firehose.verify.verdict import FirstSight, Judgement, Policy, Verdict
 
-SUPPORTED_METHODS: Final = ("did:plc:", "did:web:")  # specs/did, "Blessed DID Methods"
+_ACCEPT: Final = Verdict.ACCEPT  # looking up a member takes longer than one thinks
+_PROVEN: Final = (_ACCEPT, "ok")
 
 
 class Verifier:
@@ -89,12 +91,24 @@ class Verifier:
         self.last_seq = last_seq
         self.policy = policy
         self._first_sight = first_sight
-        self._keys = KeyBook(host=None if host is None else host.lower())
+        self._host = None if host is None else host.lower()
+        self._keys = KeyBook(host=self._host)
         self._accounts = AccountBook(max_accounts=max_accounts, store=store)
         self._tally = self.counters
 
-    def receive(self, data: bytes, now_ms: int) -> Judgement:
-        """Judge one frame; `now_ms` is when it was received, in milliseconds since 1970."""
+    def receive(self, data: bytes, now_ms: int, proved: Proved | None = None) -> Judgement:
+        """Judge one frame.
+
+        Args:
+            data: the frame.
+            now_ms: when it was received, in milliseconds since 1970.
+            proved: what it proves, if that was found out before.
+        """
+        proof, signer = (prove(data), None) if proved is None else (proved.proof, proved.key)
+        judgement = None if proof is None else self._proven(proof, signer, data, now_ms)
+        return judgement or self._step_by_step(data, now_ms)
+
+    def _step_by_step(self, data: bytes, now_ms: int) -> Judgement:
         try:
             event = parse_frame(data)
         except FrameInvalid as error:
@@ -131,6 +145,16 @@ class Verifier:
         self.last_seq = None
         self._accounts.clear()
 
+    def resume(self, last_seq: int | None) -> None:
+        """Go on after `last_seq` as if started anew with what is known of the accounts: keys are not kept."""
+        self.last_seq = last_seq
+        self._keys = KeyBook(host=self._host)
+
+    def take(self, did: Did, state: AccountState) -> None:
+        """Take up all that another verifier knows of an account, in place of what is known here."""
+        self._accounts.put(did, state)
+        self._keys.forget(did)
+
     def restore(
         self,
         did: Did,
@@ -147,6 +171,10 @@ class Verifier:
         status = status if active else status or "inactive"
         seq = known.seq if seq is None else seq
         self._accounts.put(did, AccountState(repo=repo, active=active, status=status, seq=seq))
+
+    def follow(self, event: AccountEvent) -> None:
+        """Take up an #account event that another verifier of the same stream accepted."""
+        self._note_account(event)
 
     def trust(self, data: bytes) -> Frame:
         """Take up a frame that an earlier run accepted: like `receive`, without proving it again.
@@ -169,6 +197,10 @@ class Verifier:
         """What was last accepted, of every repository in memory."""
         return {did: state.repo for did, state in self._accounts.items() if state.repo is not None}
 
+    def accounts(self) -> list[tuple[Did, AccountState]]:
+        """What is known of every account in memory."""
+        return self._accounts.items()
+
     def account(self, did: Did) -> AccountState:
         """What is known of an account."""
         return self._accounts.get(did)
@@ -188,6 +220,31 @@ class Verifier:
     def flush(self) -> None:
         """Hand what is known of the accounts to the store."""
         self._accounts.flush()
+
+    def _proven(
+        self, proof: Proof, signer: VerifyingKey | None, data: bytes, now_ms: int
+    ) -> Judgement | None:
+        """The judgement of a commit that proves itself and is signed and next in line; None: look closer."""
+        seq, did, rev, rev_us, since, prev_data, tree, sig, digest = proof
+        account = self._accounts.get(Did(did))
+        known = account.repo
+        if not account.active or rev_us > (now_ms + REVISION_TOLERANCE_MS) * 1000:
+            return None
+        if self.last_seq is not None and seq <= self.last_seq:
+            return None
+        if known is None:
+            if since is not None and self._first_sight is FirstSight.RESYNC:
+                return None
+        elif rev <= known.rev or since != known.rev or prev_data != known.data.bytes:
+            return None
+        key = self._keys.trusted(Did(did), now_ms)
+        if key is None or not (key == signer if signer else key.verify_digest(sig, digest)):
+            return None
+        repo = RepoState(Tid(rev), Cid(tree))
+        self._accounts.put(Did(did), AccountState(repo, True, account.status, account.seq))
+        self._tally[_PROVEN] += 1
+        self.last_seq = seq
+        return Judgement(verdict=_ACCEPT, reason="ok", frame=data)
 
     def _judge(self, event: Frame, now_ms: int) -> Judgement:
         match event:

@@ -1,12 +1,18 @@
 """What the tests of this room share: the vectors, the recorded trace, and a judge that resolves documents."""
 
+import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from firehose import compiled
 from firehose.keys import SigningKey
 from firehose.repo import CommitResult, Repo, read_repo_car
 from firehose.syntax import Did
@@ -26,6 +32,38 @@ Judge = Callable[..., Judgement]
 def data() -> Path:
     """The folder of vectors and traces."""
     return DATA
+
+
+@pytest.fixture(scope="session")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The compiled module, built anew from the source in the checkout, every warning an error.
+
+    CFLAGS="-g -fsanitize=address,undefined", with LD_PRELOAD=libasan.so, looks for what C forgives.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    include = sysconfig.get_paths()["include"]
+    if compiler is None or not Path(include, "Python.h").exists():
+        pytest.skip("no C compiler, or no headers of Python: the Python twins are all there is")
+    target = tmp_path_factory.mktemp("fast") / f"_fast{sysconfig.get_config_var('EXT_SUFFIX')}"
+    flags = ["-O0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{include}"]
+    flags += os.environ.get("CFLAGS", "").split()
+    source = Path(compiled.__file__).parent / "_fast.c"
+    subprocess.run([compiler, *flags, str(source), "-o", str(target)], check=True, timeout=60)
+    spec = importlib.util.spec_from_file_location("firehose._fast", target)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=["python", pytest.param("compiled", marks=pytest.mark.optional)])
+def twin(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run everything in the module twice: with the compiled functions, and with their twins in Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        module = None if request.param == "python" else request.getfixturevalue("fast")
+        patch.setattr(compiled, "fast", module)
+        yield request.param
 
 
 @pytest.fixture(scope="session")

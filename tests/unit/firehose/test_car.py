@@ -11,6 +11,8 @@ from firehose.cid import Cid
 from firehose.drisl import encode
 from firehose.errors import CarInvalid
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 BLOCK = encode({"a": 1})
 ROOT = Cid.for_dag_cbor(BLOCK)
 GOOD = write_car([ROOT], {ROOT: BLOCK})

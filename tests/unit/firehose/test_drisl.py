@@ -48,6 +48,8 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 
 @pytest.mark.parametrize("data", vectors("roundtrip"))
 def test_what_is_canonical_is_read_and_written_back(data: bytes) -> None:

@@ -33,6 +33,8 @@ from firehose.frames import (
     peek,
 )
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 DID = "did:plc:abc"
 TID = "3jzfcijpj2z2a"
 CID = Cid.for_dag_cbor(b"\xa0")
@@ -113,6 +115,47 @@ def test_info_and_error_frames() -> None:
 def test_what_a_later_version_may_send_is_passed_over(raw: bytes, expected: UnknownFrame) -> None:
     assert parse_frame(raw) == expected
     assert peek(raw).did is None
+
+
+ACCOUNT = {
+    "did": "did:plc:alice2222222222222222222",
+    "seq": 7,
+    "time": "2026-01-01T00:00:00Z",
+    "active": True,
+}
+GOOD = frame("#account", ACCOUNT)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x63seq\x18\x07"), id="longer-number"),
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x78\x03seq\x07"), id="longer-length"),
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x63seq\xfb" + bytes(8)), id="float"),
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x63seq\xf9\x47\x00"), id="half-float"),
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x63did\x07"), id="a-key-twice"),
+        pytest.param(GOOD.replace(b"\xf5", b"\xf7"), id="undefined"),
+        pytest.param(GOOD.replace(b"\x63seq\x07", b"\x63seq\xc1\x07"), id="a-tag"),
+        pytest.param(GOOD.replace(b"\xa4\x63did", b"\xbf\x63did") + b"\xff", id="indefinite"),
+        pytest.param(GOOD.replace(b"did:plc:alice2", b"did:plc:alic\xff2"), id="no-utf-8"),
+        pytest.param(encode({"op": 1, "t": "#account"})[:-1] + b"t" + encode(ACCOUNT), id="cut-header"),
+        pytest.param(GOOD + b"\x00", id="bytes-after"),
+        pytest.param(b"\xa2\x62op\x01\x61t\x68#account" + encode(ACCOUNT), id="header-keys-in-another-order"),
+    ],
+)
+def test_what_two_readers_could_read_in_two_ways_is_no_frame(raw: bytes) -> None:
+    assert parse_frame(GOOD)
+    with pytest.raises(FrameInvalid) as caught:
+        parse_frame(raw)
+    assert caught.value.reason in ("frame-cbor", "frame-shape", "field-seq", "field-active")
+
+
+def test_bytes_that_look_like_a_cid_are_no_link() -> None:
+    with pytest.raises(FrameInvalid) as caught:
+        parse_frame(commit(commit=CID.bytes))
+    assert caught.value.reason == "field-commit"
+    odd = frame("#commit", COMMIT | {"unknown": CID.bytes})
+    assert parse_frame(odd) == parse_frame(commit())
 
 
 def test_unknown_fields_are_left_alone() -> None:

@@ -1,6 +1,7 @@
 """Coverage-guided noise for the verifier, for a bounded time, where atheris is installed."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 DATA = Path(__file__).parents[2] / "data"
-RUNS = 20_000
-SECONDS = 8
+IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+RUNS = 2_000_000 if IS_THOROUGH else 5_000
+SECONDS = 60 if IS_THOROUGH else 2
 # In a process of its own: atheris instruments modules as they are imported, and ends the process when done.
 DRIVER = """
 import sys
@@ -58,7 +60,7 @@ def test_nothing_that_atheris_finds_is_without_a_verdict(tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=110,
         check=False,
         env={"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"},
     )

@@ -12,10 +12,12 @@ from firehose.commit import sign_commit
 from firehose.drisl import encode
 from firehose.frames import Action, RepoOp, encode_commit
 from firehose.mst import Mst
-from firehose.mst_node import Node, height_of
+from firehose.mst_node import Node, common_prefix, height_of
 from firehose.syntax import Tid
 from firehose.tid import tid_from
 from firehose.verify import Verdict, Verifier
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 NOW_MS = 1_790_000_000_000
 NOTE = "com.example.note"
@@ -66,7 +68,7 @@ def test_the_honest_frame_is_accepted(author: Any, judge: Any) -> None:
     assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_root_node_with_any_byte_changed_and_signed(author: Any, judge: Any, data: st.DataObject) -> None:
     block = bytearray(TREE.root_block)
@@ -80,7 +82,7 @@ def test_a_root_node_with_any_byte_changed_and_signed(author: Any, judge: Any, d
         assert reason.startswith(("mst-", "op-tree", "inversion"))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(block=st.binary(max_size=60))
 def test_noise_as_a_signed_tree_or_record(author: Any, judge: Any, block: bytes) -> None:
     cid = Cid.for_dag_cbor(block)
@@ -92,7 +94,7 @@ def test_noise_as_a_signed_tree_or_record(author: Any, judge: Any, block: bytes)
     assert verdict_of(author, judge, raw)[0] in (Verdict.REJECT, Verdict.ACCEPT)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_of_a_frame_changed(
     author: Any, judge: Any, pds_frames: list[tuple[int, bytes]], pds_documents: Any, data: st.DataObject
@@ -147,4 +149,81 @@ def test_many_ops_on_a_broad_node_are_judged_in_time(author: Any, judge: Any, co
     before = Node(0, [key.encode() for key in rest], [RECORD_CID.bytes] * len(rest), [None] * (len(rest) + 1))
     ops = [RepoOp(action=Action.CREATE, path=key, cid=RECORD_CID) for key in keys[:count]]
     raw = signed_frame(author, Cid(node.cid), {Cid(node.cid): node.block}, ops, Cid(before.cid))
+    assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")
+
+
+# Trees that break one rule each, signed by their author ---------------------------------------------------
+
+LOW = sorted(path.encode() for path in PATHS if height_of(path.encode()) == 0)
+HIGH = sorted(path.encode() for path in PATHS if height_of(path.encode()) == 1)
+
+
+def entry(key: bytes, before: bytes = b"", **changes: Any) -> dict[str, Any]:
+    shared = common_prefix(key, before)
+    return {"k": key[shared:], "p": shared, "t": None, "v": RECORD_CID} | changes
+
+
+def node(*entries: dict[str, Any], left: Cid | None = None, **changes: Any) -> bytes:
+    return encode({"e": list(entries), "l": left} | changes)
+
+
+TWO = (entry(LOW[0]), entry(LOW[1], LOW[0]))
+BROKEN = {
+    "wrong-height": (node(entry(LOW[0]), entry(HIGH[-1], LOW[0])), "mst-key-height"),
+    "keys-in-another-order": (node(entry(LOW[1]), entry(LOW[0], LOW[1])), "mst-key-order"),
+    "a-key-twice": (node(entry(LOW[0]), entry(LOW[0], LOW[0])), "mst-key-order"),
+    "prefix-too-short": (node(TWO[0], {"k": LOW[1], "p": 0, "t": None, "v": RECORD_CID}), "mst-key-prefix"),
+    "prefix-too-long": (node(entry(LOW[0], p=5)), "mst-node-form"),
+    "a-field-more": (node(*TWO, x=1), "mst-node-form"),
+    "a-field-more-in-an-entry": (node(entry(LOW[0], x=1)), "mst-node-form"),
+    "a-link-of-bytes": (node(entry(LOW[0], v=RECORD_CID.bytes)), "mst-node-form"),
+    "a-link-to-raw-bytes": (node(entry(LOW[0], v=Cid.for_raw(b""))), "mst-node-form"),
+    "a-longer-number": (node(*TWO).replace(b"\x61p\x00", b"\x61p\x18\x00", 1), "mst-node-form"),
+    "a-float": (node(*TWO).replace(b"\x61p\x00", b"\x61p\xfb" + bytes(8), 1), "mst-node-form"),
+    "bytes-after": (node(*TWO) + b"\x00", "mst-node-form"),
+    "indefinite": (b"\xbf" + node(*TWO)[1:] + b"\xff", "mst-node-form"),
+    "a-child-below-a-leaf": (node(entry(LOW[0], t=RECORD_CID)), "mst-child-below-leaf"),
+    "a-bare-root": (node(left=RECORD_CID), "mst-bare-root"),
+    "an-empty-key": (node(entry(b"")), "mst-key-order"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_a_signed_root_that_breaks_one_rule(author: Any, judge: Any, name: str) -> None:
+    block, reason = BROKEN[name]
+    root = Cid.for_dag_cbor(block)
+    op = RepoOp(action=Action.CREATE, path=LOW[0].decode(), cid=RECORD_CID)
+    raw = signed_frame(author, root, {root: block}, [op], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.REJECT, reason)
+
+
+def test_blocks_missing_swapped_and_too_many(author: Any, judge: Any) -> None:
+    nodes = TREE.covering_proof([PATHS[7]]) | {TREE.root: TREE.root_block}
+    extra = {Cid.for_dag_cbor(block): block for block in (encode({"n": n}) for n in range(50))}
+    raw = signed_frame(author, TREE.root, nodes | extra, [OP], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")
+    for missing in nodes:
+        rest = {cid: block for cid, block in nodes.items() if cid != missing}
+        raw = signed_frame(author, TREE.root, rest, [OP], BEFORE.root)
+        assert verdict_of(author, judge, raw) == (Verdict.REJECT, "mst-missing")
+    first, second = list(nodes)[:2]
+    swapped = nodes | {first: nodes[second], second: nodes[first]}
+    raw = signed_frame(author, TREE.root, swapped, [OP], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.REJECT, "car-block-hash")
+
+
+def test_a_hidden_delete_and_a_path_twice(author: Any, judge: Any) -> None:
+    hidden = TREE.delete(PATHS[9])
+    raw = signed_frame(author, hidden.root, hidden.all_blocks(), [OP], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.REJECT, "inversion")
+    raw = signed_frame(author, TREE.root, TREE.all_blocks(), [OP, OP], BEFORE.root)
+    assert verdict_of(author, judge, raw) == (Verdict.REJECT, "op-duplicate")
+
+
+def test_a_mined_key_makes_a_deep_tree_and_no_trouble(author: Any, judge: Any) -> None:
+    """A key of height 6 takes some 4,096 tries, and needs a node without keys at each level below it."""
+    mined = next(f"{NOTE}/m{n}" for n in range(1 << 20) if height_of(f"{NOTE}/m{n}".encode()) >= 6)
+    tree = BEFORE.put(mined, RECORD_CID)
+    op = RepoOp(action=Action.CREATE, path=mined, cid=RECORD_CID)
+    raw = signed_frame(author, tree.root, tree.all_blocks(), [op], BEFORE.root)
     assert verdict_of(author, judge, raw) == (Verdict.ACCEPT, "ok")

@@ -174,3 +174,19 @@ async def test_a_line_break_cannot_smuggle_a_header() -> None:
     async with HttpSession("http://127.0.0.1:1") as session:
         with pytest.raises(HttpAddressInvalid):
             await session.request("GET", "/a\r\nX-Evil: 1")
+
+
+async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("firehose.http.SLOW_WINDOW_S", 0.05)
+
+    async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
+        for _ in range(20):
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+
+    async with serving(trickle) as url, HttpSession(url, timeout_s=5) as session:
+        with pytest.raises(HttpUnreachable, match="less than 1000 bytes/s"):
+            await session.request("GET", "/", min_bytes_per_s=1000)
+        assert (await session.request("GET", "/", min_bytes_per_s=1)).body == b"x" * 20

@@ -8,7 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from firehose.errors import DirectoryUnavailable, SyntaxInvalid
-from firehose.identity import HIT_TTL_MS, MISS_TTL_MS, OUTAGE_TTL_MS, DidDirectory, StaticDirectory
+from firehose.identity import (
+    HIT_TTL_MS,
+    MISS_TTL_MS,
+    OUTAGE_TTL_MS,
+    WEB_REQUESTS,
+    WEB_WINDOW_MS,
+    DidDirectory,
+    StaticDirectory,
+)
 
 ALICE = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -176,3 +184,19 @@ async def test_static_documents_move_on_with_each_refresh() -> None:
     directory.refresh("did:web:nobody.test")
     assert await directory.resolve("did:web:x.test") == {"v": 9}
     assert await directory.resolve("did:web:nobody.test") is None
+
+
+async def test_a_web_host_is_not_asked_without_end() -> None:
+    async with a_directory() as (served, directory, clock):
+        did = f"did:web:localhost%3A{served.port}"
+        served.body = json.dumps({"id": did}).encode()
+        for _ in range(WEB_REQUESTS):
+            directory.purge(did)
+            assert await directory.resolve(did) is not None
+        directory.purge(did)
+        with pytest.raises(DirectoryUnavailable, match="asked 60 times in a minute"):
+            await directory.resolve(did)
+        clock.now += WEB_WINDOW_MS
+        directory.purge(did)
+        assert await directory.resolve(did) is not None
+        assert len(served.asked) == WEB_REQUESTS + 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firehose.cid import Cid
@@ -57,6 +57,8 @@ def test_the_commit_proof_fixtures(vector: dict[str, Any]) -> None:
 PATHS = sorted(
     f"com.example.p/{number}" for number in range(400) if height_of(f"com.example.p/{number}".encode())
 )
+
+pytestmark = pytest.mark.usefixtures("twin")
 PATHS += [f"com.example.q/{number}" for number in range(40)]
 CONTENTS = st.dictionaries(st.sampled_from(PATHS), st.sampled_from(CIDS), max_size=60)
 
@@ -91,7 +93,6 @@ def applied(before: dict[str, Cid], ops: list[RepoOp]) -> Mst:
     return tree
 
 
-@settings(max_examples=150, deadline=None)
 @given(commits())
 def test_the_covering_proof_is_enough_to_undo_any_commit(commit: tuple[dict[str, Cid], list[RepoOp]]) -> None:
     before, ops = commit
@@ -101,7 +102,6 @@ def test_the_covering_proof_is_enough_to_undo_any_commit(commit: tuple[dict[str,
     check_inversion(partial, ops, tree_of(before).root)
 
 
-@settings(max_examples=80, deadline=None)
 @given(commits(), st.data())
 def test_a_commit_that_hides_an_op_is_found(
     commit: tuple[dict[str, Cid], list[RepoOp]], data: st.DataObject
@@ -117,7 +117,6 @@ def test_a_commit_that_hides_an_op_is_found(
     assert caught.value.reason == "inversion"
 
 
-@settings(max_examples=60, deadline=None)
 @given(commits(), st.data())
 def test_a_commit_that_lies_about_what_was_before_is_found(
     commit: tuple[dict[str, Cid], list[RepoOp]], data: st.DataObject

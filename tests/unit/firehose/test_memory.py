@@ -40,6 +40,7 @@ FRAMES = {
     "deep-2000": HEADER + b"\xa1\x63ops" + b"\x81" * 2000 + b"\xf6",
     "deep-200000": HEADER + b"\xa1\x63ops" + b"\x81" * 200_000 + b"\xf6",
     "lengths-that-lie": HEADER + b"\xa1\x63ops" + head(4, 0xFFFFFFFF),
+    "one-text-of-5-mb": HEADER + b"\xa1\x63ops" + head(3, 4_990_000) + b"a" * 4_990_000,
     "huge-text-that-lies": HEADER + b"\xa1\x63ops" + head(3, 0xFFFFFFFF),
 }
 
@@ -82,7 +83,34 @@ def signed(author: Any, data: Cid, blocks: dict[Cid, bytes], op: RepoOp) -> byte
     )
 
 
+def prefixes(count: int) -> bytes:
+    """Entries that repeat a key of 1,000 bytes in three: 40 MB of keys in a node of 2 MB."""
+    first = b"\xa4\x61k\x59\x03\xe8" + b"a" * 1000 + b"\x61p\x00\x61t\xf6\x61v" + LINK
+    after = b"".join(
+        b"\xa4\x61k\x43"
+        + bytes((98 + n // 65536, n // 256 % 256, n % 256))
+        + b"\x61p\x19\x03\xe8\x61t\xf6\x61v"
+        + LINK
+        for n in range(count)
+    )
+    return b"\xa2\x61e\x9a" + (count + 1).to_bytes(4) + first + after + b"\x61l\xf6"
+
+
+def broad(count: int) -> bytes:
+    """As many short keys as a node of that size can have, one of them at the wrong height."""
+    entries = [
+        b"\xa4\x61k\x44" + n.to_bytes(4) + b"\x61p\x00\x61t\xf6\x61v" + LINK
+        if not n
+        else b"\xa4\x61k\x43" + n.to_bytes(3) + b"\x61p\x01\x61t\xf6\x61v" + LINK
+        for n in range(count)
+    ]
+    return b"\xa2\x61e\x99" + count.to_bytes(2) + b"".join(entries) + b"\x61l\xf6"
+
+
+LINK = b"\xd8\x2a\x58\x25\x00\x01\x71\x12\x20" + bytes(32)
 BLOCKS = {
+    "prefixes": prefixes(28_000),
+    "broad": broad(25_000),
     "maps": b"\xa1\x61a" + list_of(b"\xa0", 200_000),
     "texts": b"\xa1\x61a" + list_of(b"\x61a", 200_000),
     "deep": b"\xa1\x61a" + b"\x81" * 200_000 + b"\xf6",

@@ -90,7 +90,6 @@ TestTreeAgainstDict.settings = settings(max_examples=25, stateful_step_count=30,
 
 
 @given(st.permutations(EXAMPLES[:60]))
-@settings(max_examples=10, deadline=None)
 def test_the_order_of_writing_leaves_no_trace(order: list[str]) -> None:
     assert build(dict.fromkeys(order, LEAF)).root == build(dict.fromkeys(EXAMPLES[:60], LEAF)).root
 

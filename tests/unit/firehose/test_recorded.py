@@ -16,6 +16,8 @@ from firehose.repo import read_repo_car
 from firehose.trace import read_trace
 from firehose.verify import Judgement, Verdict, Verifier
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 Frames = list[tuple[int, bytes]]

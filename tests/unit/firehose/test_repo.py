@@ -4,7 +4,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firehose.car import read_car, write_car
@@ -48,7 +48,6 @@ def check_result(result: CommitResult, before: Repo | None, key: SigningKey = KE
 RKEYS = [f"r{number}" for number in range(25)]
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.lists(

@@ -2,6 +2,7 @@
 
 import random
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from firehose.resync import (
     Phase,
     Resync,
 )
+from firehose.resync_journal import MAX_STALE_LINES, Pending, ResyncJournal
 from firehose.syntax import Did
 from firehose.tid import tid_from
 from firehose.verify import RepoState
@@ -156,3 +158,55 @@ def test_an_archive_must_not_be_older_nor_another_history(resync: Resync) -> Non
         with pytest.raises(RepoInvalid) as caught:
             resync.check(known, found)
         assert caught.value.reason == reason
+
+
+def test_what_is_pending_is_still_pending_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "resyncs.jsonl"
+    with ResyncJournal(path) as journal:
+        resync = Resync(random.Random(1), journal.note)
+        for number in range(4):
+            resync.gap(did(number), b"frame", 1000, host="pds.test")
+        for wish in resync.start(1000):
+            if wish.did == did(0):
+                resync.adopted(wish.did)
+            else:
+                resync.failed(wish.did, 2000)
+        resync.gone(did(2))
+        before = dict(journal.pending)
+        written = path.read_bytes()  # as a kill would leave it: nothing was closed
+    assert set(before) == {did(1), did(3)}
+    for torn in range(20):
+        path.write_bytes(written[: len(written) - torn])
+        with ResyncJournal(path) as again:
+            assert did(1) in again.pending
+            if not torn:
+                assert again.pending == before
+    restored = Resync(random.Random(1))
+    for account, pending in before.items():
+        restored.restore(account, pending)
+    assert restored.phase(did(1)) is Phase.ERROR
+    assert restored.phase(did(3)) is Phase.DESYNCHRONIZED
+    assert [wish.did for wish in restored.start(1000)] == [did(3)]
+    assert did(1) in [wish.did for wish in restored.start(RETRY_CAP_MS)]
+
+
+def test_a_journal_does_not_grow_with_what_is_over(tmp_path: Path) -> None:
+    path = tmp_path / "resyncs.jsonl"
+    with ResyncJournal(path) as journal:
+        journal.note(ALICE, Pending(host="pds.test"))
+        for number in range(MAX_STALE_LINES + 100):
+            journal.note(did(number), Pending())
+            journal.note(did(number), None)
+        assert path.read_bytes().count(b"\n") < MAX_STALE_LINES
+    with ResyncJournal(path) as again:
+        assert again.pending == {ALICE: Pending(host="pds.test")}
+
+
+@pytest.mark.parametrize("noise", [b"\xff\xfe", b"[]\n{}\n", b'{"did": "x", "host": ""}\n', b"[" * 100_000])
+def test_a_damaged_journal_loses_what_is_damaged(tmp_path: Path, noise: bytes) -> None:
+    path = tmp_path / "resyncs.jsonl"
+    with ResyncJournal(path) as journal:
+        journal.note(ALICE, Pending(failures=2))
+    path.write_bytes(noise + b"\n" + path.read_bytes())
+    with ResyncJournal(path) as again:
+        assert again.pending == {ALICE: Pending(failures=2)}

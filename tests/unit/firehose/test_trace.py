@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from firehose.errors import TraceInvalid
@@ -24,7 +24,6 @@ def read(path: Path, *, tolerate: bool = False) -> list[tuple[int, bytes]]:
     return [(entry.received_us, entry.frame) for entry in read_trace(path, tolerate_torn_tail=tolerate)]
 
 
-@settings(max_examples=30)
 @given(
     frames=st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.binary(min_size=1, max_size=40)), max_size=12)
 )

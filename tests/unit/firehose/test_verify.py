@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-from firehose import keys as keys_module
 from firehose.car import read_car, write_car
 from firehose.cid import Cid
 from firehose.commit import sign_commit
@@ -142,7 +142,8 @@ def high_s(result: CommitResult) -> dict[str, Any]:
 
 
 def in_der(result: CommitResult) -> dict[str, Any]:
-    return recommitted(result, sig=keys_module._der(signature_of(result)))
+    sig = signature_of(result)
+    return recommitted(result, sig=encode_dss_signature(int.from_bytes(sig[:32]), int.from_bytes(sig[32:])))
 
 
 def swapped_record(result: CommitResult) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Frames are lost on purpose between a real network and a tap: what was missed comes out, verified."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,7 +15,8 @@ from firehose.healer import Healer
 from firehose.identity import DidDirectory, StaticDirectory
 from firehose.network import Network
 from firehose.repo import read_repo_car
-from firehose.resync_shell import FetchFailed, RepoFetcher
+from firehose.resync_journal import Pending, ResyncJournal
+from firehose.resync_shell import MAX_REDIRECTS, FetchFailed, RepoFetcher, RepoGone
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.syntax import Did
@@ -205,17 +207,17 @@ async def test_the_relay_is_asked_first_and_what_it_gives_is_proved(
         assert document is not None
         assert bobs is not None
         alone = document | {"service": [document["service"][0] | {"serviceEndpoint": "http://127.0.0.1:1"}]}
-        fetcher = RepoFetcher(network.url, StaticDirectory({did_of(alice): alone}))
+        fetcher = RepoFetcher([network.url], StaticDirectory({did_of(alice): alone}))
         archive = await fetcher.fetch(did_of(alice))
         assert f"{NOTE}/one" in archive.contents.records
         her_name = {"id": f"{did_of(alice)}#atproto", "controller": did_of(alice)}
         stolen = alone | {"verificationMethod": [method | her_name for method in bobs["verificationMethod"]]}
         # A key that does not fit is looked up once more, past every cache.
-        again = RepoFetcher(network.url, StaticDirectory({did_of(alice): [stolen, alone]}))
+        again = RepoFetcher([network.url], StaticDirectory({did_of(alice): [stolen, alone]}))
         assert (await again.fetch(did_of(alice))).state == archive.state
         with pytest.raises(FetchFailed, match=r"127\.0\.0\.1:1|proves nothing"):
-            await RepoFetcher(network.url, StaticDirectory({did_of(alice): stolen})).fetch(did_of(alice))
-        elsewhere = RepoFetcher("http://192.0.2.1", StaticDirectory({did_of(alice): alone}))
+            await RepoFetcher([network.url], StaticDirectory({did_of(alice): stolen})).fetch(did_of(alice))
+        elsewhere = RepoFetcher(["http://192.0.2.1"], StaticDirectory({did_of(alice): alone}))
         with pytest.raises(FetchFailed, match="refused"):  # a relay elsewhere: nobody's loopback is asked
             await elsewhere.fetch(did_of(alice))
 
@@ -232,7 +234,7 @@ async def test_an_archive_that_comes_late_is_told_and_takes_nothing_back(
         verifier = Verifier(policy=Policy.STRICT)
         healer = Healer(
             verifier,
-            RepoFetcher(network.url, directory),
+            RepoFetcher([network.url], directory),
             clock=lambda: now_ms,
             rng=random.Random(1),
             hold_s=0.0,
@@ -279,3 +281,107 @@ async def test_a_sync_that_says_something_else_is_healed_too(
         event = parse_frame(healed)
         assert isinstance(event, CommitEvent)
         assert [op.path for op in event.ops] == [f"{NOTE}/lost"]
+
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@asynccontextmanager
+async def host_that_says(*answers: Answer) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that gives these answers, one per request, the last one for ever; and what it was asked."""
+    asked: list[str] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        status, headers, body = answers[min(len(asked), len(answers) - 1)]
+        asked.append(head.split()[1].decode())
+        lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def at(document: dict[str, Any], url: str) -> dict[str, Any]:
+    return document | {"service": [document["service"][0] | {"serviceEndpoint": url}]}
+
+
+async def test_a_relay_that_points_elsewhere_is_followed_but_not_for_ever(
+    network: Network, alice: XrpcClient
+) -> None:
+    await alice.put_record(NOTE, "one", {"n": 1})
+    did = did_of(alice)
+    async with DidDirectory(network.url) as directory:
+        document = await directory.resolve(did)
+    assert document is not None
+    nowhere = StaticDirectory({did: at(document, "http://127.0.0.1:1")})
+    target = f"{network.url}/xrpc/com.atproto.sync.getRepo?did={did}"
+    async with host_that_says((302, {"Location": target}, b"")) as (relay, asked):
+        archive = await RepoFetcher([relay], nowhere).fetch(did)
+        assert f"{NOTE}/one" in archive.contents.records
+        assert len(asked) == 1
+    async with host_that_says((302, {"Location": "/again"}, b"")) as (relay, asked):
+        with pytest.raises(FetchFailed):
+            await RepoFetcher([relay], nowhere).fetch(did)
+        assert len(asked) == MAX_REDIRECTS + 1
+
+
+async def test_its_own_pds_says_what_became_of_an_account(network: Network, alice: XrpcClient) -> None:
+    did = did_of(alice)
+    async with DidDirectory(network.url) as directory:
+        document = await directory.resolve(did)
+    assert document is not None
+    gone = json.dumps({"did": did, "active": False, "status": "takendown"}).encode()
+    refused: Answer = (400, {}, b'{"error": "RepoTakendown"}')
+    async with host_that_says(refused, (200, {}, gone)) as (pds, asked):
+        with pytest.raises(RepoGone, match="takendown"):
+            await RepoFetcher([pds], StaticDirectory({did: at(document, pds)})).fetch(did)
+        assert [target.partition("?")[0].rpartition(".")[2] for target in asked] == [
+            "getRepo",
+            "getRepoStatus",
+        ]
+    active = json.dumps({"did": did, "active": True}).encode()
+    unhelpful: list[Answer] = [
+        (200, {}, active),
+        (200, {}, b"[" * 9000),
+        (200, {}, b"null"),
+        (500, {}, gone),
+    ]
+    for answer in unhelpful:
+        async with host_that_says(refused, answer) as (pds, _):
+            with pytest.raises(FetchFailed) as caught:
+                await RepoFetcher([pds], StaticDirectory({did: at(document, pds)})).fetch(did)
+            assert not isinstance(caught.value, RepoGone)
+
+
+async def test_a_host_that_asks_for_a_pause_gets_it(network: Network, alice: XrpcClient) -> None:
+    did = did_of(alice)
+    async with DidDirectory(network.url) as directory:
+        document = await directory.resolve(did)
+    assert document is not None
+    async with host_that_says((429, {"Retry-After": "7"}, b"")) as (pds, _):
+        with pytest.raises(FetchFailed) as caught:
+            await RepoFetcher([pds], StaticDirectory({did: at(document, pds)})).fetch(did)
+        assert caught.value.retry_after_ms == 7000
+
+
+async def test_a_gap_that_a_killed_tap_left_is_closed_by_the_next(
+    network: Network, alice: XrpcClient, lossy: FrameServer, tmp_path: Path
+) -> None:
+    await alice.put_record(NOTE, "missed", {"n": 1})
+    (tmp_path / "tap").mkdir()
+    journal = ResyncJournal(tmp_path / "tap" / "resyncs.jsonl")
+    with journal:
+        journal.note(did_of(alice), Pending(failures=1, not_before_ms=1))
+    told: list[VerifiedRecord] = []
+    async with running(lossy.url, network, tmp_path / "tap", on_records=told.extend):
+        await until(lambda: bool(told))
+    assert [(record.rkey, record.live) for record in told] == [("missed", False)]
+    with journal:
+        assert not journal.pending

@@ -44,7 +44,6 @@ NAMES = st.sampled_from(
 )
 FIELDS = st.dictionaries(NAMES, JSON, max_size=6)
 SETTINGS = settings(
-    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

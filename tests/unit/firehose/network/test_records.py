@@ -261,7 +261,7 @@ async def test_what_commits_leave_behind_is_deleted(
     assert len(read_repo_car(await alice.get_repo(me(alice).did)).records) == 10
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=WRITES)
 async def test_any_history_verifies_and_exports(
     network: Network, alice: XrpcClient, monkeypatch: pytest.MonkeyPatch, writes: list[tuple[str, str, int]]

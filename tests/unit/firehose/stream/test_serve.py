@@ -9,9 +9,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedError, InvalidStatus
 
 from firehose.errors import FrameInvalid, ListenFailed, PortInUse
-from firehose.frames import ErrorFrame, InfoEvent, encode_info, parse_frame, peek
+from firehose.frames import ErrorFrame, InfoEvent, encode_identity, encode_info, parse_frame, peek
 from firehose.http import HttpSession
-from firehose.serve import FrameServer
+from firehose.serve import FrameServer, entry_of
 from firehose.window import FrameWindow
 
 MakeFrame = Callable[..., bytes]
@@ -171,12 +171,103 @@ async def test_a_client_that_never_reads_again_does_not_stay(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_talkative_client_is_closed() -> None:
+def update(**payload: list[str]) -> str:
+    return json.dumps({"type": "options_update", "payload": payload})
+
+
+async def test_filters_change_on_a_live_connection(frame: MakeFrame) -> None:
+    async with FrameServer() as server, connect(f"{server.url}{PATH}?wantedDids={A}") as client:
+        while server.stats()["clients"] < 1:
+            await asyncio.sleep(0.001)
+        publish(server, frame, 1)
+        publish(server, frame, 2, did=B)
+        assert await seqs(client, 1) == [1]
+        await client.send(update(wantedDids=[B]))
+        while server.stats()["served"].get("filters changed") != 1:
+            await asyncio.sleep(0.001)
+        publish(server, frame, 3)
+        publish(server, frame, 4, did=B)
+        assert await seqs(client, 1) == [4]
+        await client.send(update())  # everything
+        while server.stats()["served"]["filters changed"] != 2:
+            await asyncio.sleep(0.001)
+        publish(server, frame, 5)
+        assert await seqs(client, 1) == [5]
+
+
+async def test_who_promises_a_filter_gets_nothing_before(frame: MakeFrame) -> None:
+    async with FrameServer() as server, connect(f"{server.url}{PATH}?cursor=0&requireHello=true") as client:
+        publish(server, frame, 1)
+        publish(server, frame, 2, did=B)
+        assert await is_silent(client)
+        await client.send(update(wantedDids=[B, *(f"did:plc:{n:024}" for n in range(9_999))]))
+        assert await seqs(client, 1) == [2]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(["hello?"], id="no-filter"),
+        pytest.param([update(wantedDids=[f"did:plc:{n}" for n in range(10_001)])], id="too-many-accounts"),
+        pytest.param([update()] * 17, id="too-often"),
+    ],
+)
+async def test_a_client_that_talks_nonsense_or_too_much_is_closed(said: list[str]) -> None:
     async with FrameServer() as server, connect(server.url + PATH) as client:
-        for _ in range(20):
-            await client.send("hello?")
-        async with asyncio.timeout(5):
-            await client.wait_closed()
+        for message in said:
+            await client.send(message)
+        refusal = parse_frame((await rest_of(client))[-1])
+        assert isinstance(refusal, ErrorFrame)
+        assert (refusal.name, client.close_code) == ("InvalidRequest", 1008)
+
+
+async def test_a_message_without_end_is_not_read() -> None:
+    async with FrameServer() as server, connect(server.url + PATH) as client:
+        await client.send("x" * 1_100_000)
+        assert await rest_of(client) == []
+        assert client.close_code == 1009  # message too big
+
+
+async def test_json_for_tools(pds_frames: list[tuple[int, bytes]]) -> None:
+    frames = [raw for _, raw in pds_frames[:40]]
+    async with FrameServer() as server:
+        for raw in frames:
+            server.append(entry_of(raw, parse_frame(raw), "accept", "ok"))
+        async with connect(f"{server.url}{PATH}?cursor=0&format=json") as client:
+            told = [json.loads(await client.recv(decode=True)) for _ in frames]
+            server.notify(encode_info("OutdatedCursor", "some are gone"))
+            info = json.loads(await client.recv(decode=True))
+            server.publish(encode_identity(seq=10_000, did=A, time="t"))
+            unjudged = json.loads(await client.recv(decode=True))
+        async with connect(f"{server.url}{PATH}?cursor=20000&format=json") as client:
+            refused = json.loads(await client.recv(decode=True))
+        async with connect(f"{server.url}{PATH}?format=xml") as client:
+            assert isinstance(parse_frame(bytes(await client.recv(decode=False))), ErrorFrame)
+    assert [event["seq"] for event in told] == [peek(raw).seq for raw in frames]
+    assert {event["verdict"] for event in told} == {"accept"}
+    created = [op for event in told if event["type"] == "commit" for op in event["ops"] if "record" in op]
+    assert created
+    assert all(op["record"]["$type"] == op["path"].partition("/")[0] for op in created)
+    assert info == {"type": "info", "name": "OutdatedCursor", "message": "some are gone"}
+    assert (unjudged["verdict"], unjudged["type"], unjudged["did"]) == ("unverified", "identity", A)
+    assert (refused["type"], refused["error"]) == ("error", "FutureCursor")
+
+
+async def test_the_slow_can_resume_where_they_were_cut_off(frame: MakeFrame) -> None:
+    got: list[int] = []
+    async with FrameServer(max_lag_frames=20) as server:
+        async with connect(server.url + PATH, max_queue=1) as slow:
+            while server.stats()["clients"] < 1:
+                await asyncio.sleep(0.001)
+            for seq in range(1, 200):
+                server.publish(frame(seq, A, 100_000), seq, A)
+                await asyncio.sleep(0)
+            *had, last = await rest_of(slow)
+        assert isinstance(parse_frame(last), ErrorFrame)
+        got += [peek(raw).seq or 0 for raw in had]
+        async with connect(f"{server.url}{PATH}?cursor={got[-1] if got else 0}") as client:
+            got += [seq or 0 for seq in await seqs(client, 199 - len(got))]
+    assert got == list(range(1, 200))
 
 
 async def test_notices_reach_who_is_connected(frame: MakeFrame) -> None:

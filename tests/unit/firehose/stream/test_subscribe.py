@@ -16,7 +16,7 @@ from websockets.http11 import Request, Response
 from firehose.errors import CursorInFuture, HttpAddressInvalid, SubscriptionRefused, UpstreamUnreachable
 from firehose.frames import encode_error, encode_info, peek
 from firehose.serve import FrameServer
-from firehose.subscribe import Backoff, Subscriber, SubscriberState
+from firehose.subscribe import MAX_FRAME_BYTES, Backoff, Subscriber, SubscriberState
 
 MakeFrame = Callable[..., bytes]
 Script = Callable[[ServerConnection], Awaitable[None]]
@@ -328,3 +328,53 @@ def test_backoff_is_bounded(attempt: int, seed: int) -> None:
     backoff = Backoff(base=0.5, cap=60, floor=0.1)
     delay = backoff.delay_s(attempt, random.Random(seed))
     assert 0.1 <= delay <= min(60, max(0.1, 0.5 * 2.0 ** min(attempt, 7)))
+
+
+async def test_what_is_asked_for_and_what_is_not(upstream: Upstream, frame: MakeFrame) -> None:
+    asked: list[Any] = []
+
+    async def script(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        asked.append(connection.request)
+        await connection.send(frame(1))
+        await connection.wait_closed()
+
+    async with upstream(script) as url, Subscriber(url) as subscriber:
+        await take(subscriber, 1)
+    headers = asked[0].headers
+    assert headers["User-Agent"].startswith("skylease/")
+    # Compression costs more than it saves, and every subprotocol but the default is of a later day.
+    assert "Sec-WebSocket-Extensions" not in headers
+    assert "Sec-WebSocket-Protocol" not in headers
+    assert "Authorization" not in headers
+    assert urlsplit(asked[0].path).query == ""
+
+
+async def test_a_message_over_the_limit_costs_the_connection(
+    upstream: Upstream, frame: MakeFrame, fast: Backoff
+) -> None:
+    connections = 0
+
+    async def script(connection: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        if connections == 1:
+            await connection.send(frame(1))
+            await connection.send(frame(2, size_bytes=MAX_FRAME_BYTES))
+        else:
+            await connection.send(frame(3))
+        await connection.wait_closed()
+
+    async with upstream(script) as url, Subscriber(url, backoff=fast) as subscriber:
+        assert await take(subscriber, 2) == [1, 3]
+    assert subscriber.counters["reconnects"] == 1
+
+
+async def test_how_far_a_host_went_on_without_us_is_told(upstream: Upstream, frame: MakeFrame) -> None:
+    async def script(connection: ServerConnection) -> None:
+        await connection.send(frame(500))
+        await connection.wait_closed()
+
+    async with upstream(script) as url, Subscriber(url, cursor=100) as subscriber:
+        await take(subscriber, 1)
+        assert subscriber.stats()["resumed_after"] == 400

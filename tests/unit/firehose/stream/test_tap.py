@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
+import resource
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
-from firehose.errors import CursorInFuture, DirectoryUnavailable, PortInUse, WindowUnavailable
+from firehose.errors import CursorInFuture, DirectoryUnavailable, PortInUse, ProverDied, WindowUnavailable
 from firehose.frames import (
     Action,
     InfoEvent,
@@ -22,9 +26,12 @@ from firehose.frames import (
 )
 from firehose.http import HttpSession
 from firehose.identity import Document, StaticDirectory
+from firehose.judging import SeveralProcesses
 from firehose.keys import SigningKey
+from firehose.notes import load_notes
 from firehose.plc import build_operation, check_genesis, genesis_did, render_document
 from firehose.repo import Repo, Write
+from firehose.segments import SegmentWriter, TraceLimits
 from firehose.serve import FrameServer
 from firehose.subscribe import Backoff, Subscriber
 from firehose.syntax import Did, Nsid, RecordKey
@@ -32,7 +39,6 @@ from firehose.tap import Tap, TapSpec
 from firehose.tid import TidClock
 from firehose.trace import TraceWriter, read_trace
 from firehose.window import FrameWindow
-from firehose.window_file import MARK, WindowFile
 
 NOW_MS = 1_790_000_000_000
 TIME = "2026-09-21T00:00:00.000Z"
@@ -144,7 +150,7 @@ async def test_only_what_is_true_is_passed_on(
         async with HttpSession(tap.url.replace("ws", "http")) as http:
             health = json.loads((await http.request("GET", "/")).body)
         assert (health["seq"], health["upstream"]["state"]) == (5, "live")
-    assert [kept.frame for kept in read_trace(tmp_path / "window.fht")] == good
+    assert [kept.frame for kept in read_trace(tmp_path / "window")] == good
     assert [kept.frame for kept in read_trace(tmp_path / "all.fht")] == [
         *good[:2],
         forged,
@@ -209,17 +215,17 @@ async def test_a_torn_tail_is_cut_and_fetched_again(
     relay: FrameServer, directory: StaticDirectory, alice: Author, tmp_path: Path, cut: int
 ) -> None:
     frames = [alice.note(seq) for seq in (1, 2, 3)]
-    with TraceWriter(tmp_path / "window.fht") as writer:
+    with SegmentWriter(tmp_path / "window") as writer:
         for frame in frames[:2]:
             writer.append(0, frame)
-    path = tmp_path / "window.fht"
+    path = next((tmp_path / "window").glob("*.tail"))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) - 12 - len(frames[1]) + cut])
     send(relay, *frames)
     async with running(relay.url, directory, tmp_path) as tap:
         assert tap.stats()["restored"] == 1
         assert await read(tap, 3) == frames
-    assert [kept.frame for kept in read_trace(path)] == frames
+    assert [kept.frame for kept in read_trace(tmp_path / "window")] == frames
 
 
 async def test_the_window_is_bounded_on_disk_and_in_memory(
@@ -227,40 +233,83 @@ async def test_the_window_is_bounded_on_disk_and_in_memory(
 ) -> None:
     frames = [alice.note(seq) for seq in range(1, 101)]
     size = len(frames[50])
+    limits = TraceLimits(block_bytes=3 * size, segment_bytes=5 * size, keep_bytes=20 * size)
     send(relay, *frames)
-    settings: dict[str, Any] = {"max_window_bytes": 10 * size}
+    settings: dict[str, Any] = {"max_window_bytes": 10 * size, "window": limits}
     async with running(relay.url, directory, tmp_path, **settings) as tap:
         await until(lambda: tap.stats()["seq"] == 100)
-        assert (tmp_path / "window.fht").stat().st_size < 25 * size
         window = tap.stats()["window"]
         assert window["bytes"] <= 10 * size
-        first = 100 - window["frames"] + 1
-        assert window["missing_seq"] == first - 1
-        outdated, *rest = await read(tap, 1 + window["frames"], cursor=5)
+        first = window["missing_seq"] + 1
+        assert 10 < first < 100 - window["frames"] + 1, "more is on disk than in memory"
+        outdated, *rest = await read(tap, 1 + 100 - first + 1, cursor=5)
         assert isinstance(parse_frame(outdated), InfoEvent)
         assert rest == frames[first - 1 :]
+        assert await read(tap, 100 - first, cursor=first) == frames[first:]  # nothing after it is missing
+        assert tap.stats()["disk_bytes"] < 40 * size
     async with running(relay.url, directory, tmp_path, **settings) as tap:  # and it still knows that
-        assert isinstance(parse_frame((await read(tap, 1, cursor=5))[0]), InfoEvent)
+        assert tap.stats()["restored"] < 50
+        outdated, *rest = await read(tap, 1 + 100 - first + 1, cursor=5)
+        assert isinstance(parse_frame(outdated), InfoEvent)
+        assert rest == frames[first - 1 :]
         assert tap.stats()["seen"] == 0
 
 
-def test_compaction_drops_exactly_the_old_frames(tmp_path: Path) -> None:
-    frames = [
-        encode_identity(seq=seq, did="did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", time=TIME) for seq in range(1, 11)
-    ]
-    file = WindowFile(tmp_path, begins_late=False)
-    for frame in frames:
-        file.append(7_000, frame)
-    for _ in range(2):  # a second time changes nothing
-        file.compact(4)
-        assert [(kept.received_us, kept.frame) for kept in file.frames()] == [
-            (0, MARK),
-            *((7_000, frame) for frame in frames[4:]),
+async def test_what_was_known_of_accounts_outlives_their_frames(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, bob: Author, tmp_path: Path
+) -> None:
+    """The frames that said so are no longer kept, or not read at a start; the state beside a segment is."""
+    early = [bob.note(1), encode_account(seq=2, did=bob.did, time=TIME, active=False, status="takendown")]
+    late = [alice.note(seq) for seq in range(3, 60)]
+    size = len(late[30])
+    limits = TraceLimits(block_bytes=2 * size, segment_bytes=3 * size, keep_segments=3)
+    settings: dict[str, Any] = {"max_window_bytes": 4 * size, "window": limits}
+    send(relay, *early, *late)
+    async with running(relay.url, directory, tmp_path, **settings) as tap:
+        await until(lambda: tap.stats()["seq"] == 59)
+        assert tap.stats()["window"]["missing_seq"] > 2
+    send(relay, bob.note(60), alice.note(61))
+    async with running(relay.url, directory, tmp_path, **settings) as tap:
+        await until(lambda: tap.stats()["seen"] == 2)
+        assert tap.stats()["verdicts"] == {"ignore": {"account-inactive": 1}, "accept": {"ok": 1}}
+    for state in (tmp_path / "window").glob("*.state"):
+        state.write_bytes(b"damaged")
+    async with running(relay.url, directory, tmp_path, **settings) as tap:  # then only what the frames say
+        assert tap.stats()["restored"] > 0
+
+
+async def test_the_window_of_an_earlier_version_is_taken_over(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, tmp_path: Path
+) -> None:
+    frames = [alice.note(seq) for seq in (5, 6, 7)]
+    with TraceWriter(tmp_path / "window.fht") as writer:
+        writer.append(0, encode_info("OutdatedCursor", "frames before this one are not kept"))
+        for frame in frames[:2]:
+            writer.append(7, frame)
+    with SegmentWriter(tmp_path / "window") as begun:  # an earlier take-over was interrupted
+        begun.append(7, frames[0])
+    send(relay, *frames)
+    async with running(relay.url, directory, tmp_path) as tap:
+        assert tap.stats()["restored"] == 2
+        assert await read(tap, 3, cursor=4) == frames
+    assert not (tmp_path / "window.fht").exists()
+
+
+async def test_the_verdict_is_kept_with_the_frame(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, tmp_path: Path
+) -> None:
+    first, _, third = alice.note(1), alice.note(2), alice.note(3)  # the second gets lost
+    send(relay, first, third)
+    for _ in range(2):
+        async with (
+            running(relay.url, directory, tmp_path, resync_hold_s=0.01) as tap,
+            connect(f"{tap.url}/xrpc/com.atproto.sync.subscribeRepos?cursor=0&format=json") as client,
+        ):
+            told = [json.loads(await client.recv()) for _ in range(2)]
+        assert [(event["seq"], event["verdict"], event["reason"]) for event in told] == [
+            (1, "accept", "ok"),
+            (3, "desync", "chain-data"),
         ]
-    assert file.size_bytes == file.path.stat().st_size
-    file.append(8_000, encode_info("x"))
-    file.close()
-    assert not (tmp_path / "window.new").exists()
 
 
 async def test_a_window_that_begins_late_says_so(
@@ -346,8 +395,8 @@ async def test_what_cannot_go_on_is_said(
             await Tap(relay.url, directory, tmp_path / "1").__aenter__()
         with pytest.raises(PortInUse):
             await Tap(relay.url, directory, tmp_path / "2", port=tap.port).__aenter__()
-    (tmp_path / "3").mkdir()
-    (tmp_path / "3" / "window.fht").write_bytes(b"something else entirely")
+    (tmp_path / "3" / "window").mkdir(parents=True)
+    (tmp_path / "3" / "window" / "000000000001.fht.zst").write_bytes(b"something else entirely")
     with pytest.raises(WindowUnavailable, match="move it away"):
         await Tap(relay.url, directory, tmp_path / "3").__aenter__()
     (tmp_path / "4").write_text("a file where the directory should be")
@@ -379,6 +428,64 @@ async def test_a_full_disk_stops_before_anything_is_served(
         monkeypatch.undo()
     async with running(relay.url, directory, tmp_path) as tap:
         assert await read(tap, 2) == frames
+
+
+async def test_a_full_disk_under_the_trace_stops_nothing(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, tmp_path: Path
+) -> None:
+    frames = [alice.note(seq) for seq in range(1, 101)]
+    size = len(frames[50])
+    small = TraceLimits(block_bytes=2 * size, segment_bytes=4 * size)  # the window stays below, the trace not
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20 * size, before[1]))
+    try:
+        send(relay, *frames)
+        async with running(relay.url, directory, tmp_path, record=tmp_path / "raw.fht", window=small) as tap:
+            assert await read(tap, 100) == frames
+            stats = tap.stats()
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)  # somebody has made room
+            send(relay, alice.note(101))
+            await until(lambda: tap.stats()["seq"] == 101)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    verified, lost = stats["verified"], stats["record"]["lost"]
+    assert (verified, lost["last_seq"], lost["reason"]) == (100, 100, "File too large")
+    assert 70 < lost["count"] < 90
+    assert [gap["count"] for gap in load_notes(tmp_path / "raw.fht").gaps] == [lost["count"]]
+    kept = [peek(record.frame).seq for record in read_trace(tmp_path / "raw.fht")]
+    assert [seq for seq in kept if seq] == [*range(1, lost["first_seq"]), 101]
+
+
+async def test_several_processes_pass_on_the_same(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, bob: Author, tmp_path: Path
+) -> None:
+    good, forged = [alice.note(1), bob.note(2), alice.note(3), bob.note(4)], alice.note(5, key=bob.key)
+    later = [alice.note(6), bob.note(7)]
+    send(relay, *good, forged, *later)
+    async with running(relay.url, directory, tmp_path, verify_processes=2) as tap:
+        assert await read(tap, 6) == [*good, *later]
+        assert tap.stats()["verdicts"] == {"accept": {"ok": 6}, "reject": {"signature": 1}}
+    more = [alice.note(8), bob.note(9)]
+    send(relay, *more)
+    async with running(relay.url, directory, tmp_path, verify_processes=2) as tap:
+        assert await read(tap, 8) == [*good, *later, *more]
+        assert tap.stats()["verdicts"] == {"accept": {"ok": 2}}  # they were told what was known
+        assert [entry.verdict for entry in tap._opened_server().window.after(7, 9)] == ["accept"] * 2
+
+
+async def test_a_verifying_process_that_dies_ends_the_run(
+    relay: FrameServer, directory: StaticDirectory, alice: Author, tmp_path: Path
+) -> None:
+    send(relay, alice.note(1))
+    settings: dict[str, Any] = {"cursor": 0, "clock": lambda: NOW_MS, "spec": TapSpec(verify_processes=2)}
+    async with Tap(relay.url, directory, tmp_path, **settings) as tap:
+        run = asyncio.ensure_future(tap.run())
+        await until(lambda: tap.stats()["seq"] == 1)
+        assert isinstance(tap._judging, SeveralProcesses)
+        for pid in tap._judging._provers.pids:
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ProverDied):
+            await asyncio.wait_for(run, 10)
 
 
 async def test_unknown_kinds_are_ignored(

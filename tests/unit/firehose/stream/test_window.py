@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from firehose.window import Entry, FrameWindow, Pace, Subscription, Wanted
+from firehose.wanted import Audience, Wanted
+from firehose.window import Entry, FrameWindow, Pace, Subscription
 
 A, B = "did:plc:aaaaaaaaaaaaaaaaaaaaaaaa", "did:plc:bbbbbbbbbbbbbbbbbbbbbbbb"
 NOTE, TURN, POST = "dev.example.note", "dev.example.game.turn", "app.bsky.feed.post"
@@ -55,6 +56,63 @@ def test_wanted_has_limits(bad: dict[str, list[str]]) -> None:
         Wanted.parse(bad.get("dids", []), bad.get("collections", []))
 
 
+NAMES = [NOTE, TURN, POST, "app.bsky.feed.like", "app.bsky.graph.follow", "dev.example.game.action"]
+PATTERNS = [*NAMES, "app.bsky.*", "app.bsky.feed.*", "dev.*", "dev.example.*", "dev.example.game.*"]
+FILTERS = st.builds(
+    Wanted.parse,
+    st.lists(st.sampled_from([A, B]), max_size=2),
+    st.lists(st.sampled_from(PATTERNS), max_size=3),
+)
+ENTRIES = st.builds(
+    lambda seq, did, names: Entry(seq, b"x", did, tuple(names)),
+    st.integers(1, 99),
+    st.sampled_from([A, B, "did:plc:c", None]),
+    st.lists(st.sampled_from(NAMES), max_size=3, unique=True),
+)
+
+
+@given(wanted=st.lists(FILTERS, max_size=8), changes=st.lists(FILTERS, max_size=3), seen=ENTRIES)
+def test_an_audience_is_who_wants_it(wanted: list[Wanted], changes: list[Wanted], seen: Entry) -> None:
+    audience: Audience[int] = Audience()
+    asked = dict(enumerate(wanted))
+    for member, filter_ in asked.items():
+        audience.put(member, filter_)
+    for member, filter_ in zip(list(asked), changes, strict=False):
+        asked[member] = filter_
+        audience.put(member, filter_)
+    found = audience.of(seen)
+    assert sorted(found) == [member for member, filter_ in asked.items() if filter_.matches(seen)]
+    for member in asked:
+        audience.discard(member)
+    audience.discard(99)  # nobody
+    assert (len(audience), audience.of(seen), audience.members()) == (0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        pytest.param("hello?", "options_update", id="no-json"),
+        pytest.param(b"{}", "options_update", id="binary"),
+        pytest.param("[" * 100_000, "options_update", id="deep"),
+        pytest.param('{"type":"options_update"}', "payload", id="no-payload"),
+        pytest.param('{"type":"options_update","payload":{"wantedDids":"x"}}', "wantedDids", id="no-list"),
+        pytest.param('{"type":"options_update","payload":{"wantedDids":[1]}}', "wantedDids", id="no-strings"),
+        pytest.param(
+            '{"type":"options_update","payload":{"wantedCollections":["*"]}}', "may only", id="star"
+        ),
+    ],
+)
+def test_an_update_that_is_none_is_refused(message: str | bytes, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Wanted.parse_update(message)
+
+
+def test_an_update_says_the_whole_filter() -> None:
+    update = '{"type":"options_update","payload":{"wantedCollections":["a.b.*"],"maxMessageSizeBytes":9}}'
+    assert Wanted.parse_update(update) == Wanted.parse([], ["a.b.*"])
+    assert Wanted.parse_update('{"type":"options_update","payload":{"wantedDids":[]}}') == Wanted()
+
+
 def test_the_oldest_go_first() -> None:
     window = FrameWindow(max_frames=3, missing_seq=4)
     assert (window.last_seq, window.missing_seq) == (None, 4)
@@ -81,7 +139,6 @@ Step = tuple[str, int]
 STEPS = st.lists(st.tuples(st.sampled_from(["publish", "take"]), st.integers(0, 3)), max_size=60)
 
 
-@settings(max_examples=150, deadline=None)
 @given(steps=STEPS, start=st.integers(0, 5), limit=st.integers(1, 4))
 def test_every_wanted_frame_once_and_in_order(steps: list[Step], start: int, limit: int) -> None:
     """Whatever the interleaving of publishing, taking and waiting."""
@@ -90,14 +147,18 @@ def test_every_wanted_frame_once_and_in_order(steps: list[Step], start: int, lim
         window = FrameWindow()
         for seq in range(1, 6):
             window.append(entry(seq, A if seq % 2 else B))
-        subscription = Subscription(window, Wanted.parse([A], []), start)
+        wanted = Wanted.parse([A], [])
+        subscription = Subscription(window, wanted, start)
+        audience: Audience[Subscription] = Audience()
+        audience.put(subscription, wanted)
         got: list[int] = []
         waiting: asyncio.Task[None] | None = None
         for action, number in steps:
             if action == "publish":
                 fresh = entry((window.last_seq or 0) + 1 + number, A if number % 2 else B)
                 window.append(fresh)
-                subscription.offer(fresh)
+                for member in audience.of(fresh):
+                    member.offer(fresh)
             else:
                 taken = subscription.take(limit)
                 for one in taken:
@@ -114,8 +175,7 @@ def test_every_wanted_frame_once_and_in_order(steps: list[Step], start: int, lim
                 subscription.sent(one)
         if waiting is not None:
             waiting.cancel()
-        wanted = [one.seq for one in window.after(start, 1000) if one.did == A]
-        assert got == wanted
+        assert got == [one.seq for one in window.after(start, 1000) if one.did == A]
 
     asyncio.run(run())
 
@@ -143,17 +203,44 @@ async def test_a_live_client_that_falls_behind_is_too_slow() -> None:
     assert subscription.lost.is_set()
 
 
-async def test_backfilling_may_take_its_time_and_unwanted_frames_are_no_lag() -> None:
+async def test_backfilling_may_take_its_time() -> None:
     window = FrameWindow()
     subscription = Subscription(window, Wanted.parse([A], []), 0, max_lag_frames=3)
     for seq in range(1, 50):
         window.append(entry(seq))
         subscription.offer(entry(seq))
     assert not subscription.is_lost()
-    live = await a_live(FrameWindow(), max_lag_frames=3)
-    for seq in range(1, 50):
-        live.offer(entry(seq, B))
-    assert not live.is_lost()
+
+
+async def test_who_waits_is_not_behind_whatever_it_did_not_want() -> None:
+    window = FrameWindow(max_frames=4)
+    subscription = Subscription(window, Wanted.parse([A], []), 0)
+    waiting = asyncio.ensure_future(subscription.wait())
+    await asyncio.sleep(0)
+    for seq in range(1, 50):  # most of them are no longer kept
+        window.append(entry(seq, B))
+    window.append(entry(50, A))
+    subscription.offer(entry(50, A))
+    await waiting
+    assert not subscription.is_lost()
+    assert [one.seq for one in subscription.take(1)] == [50]  # and it looks at nothing before
+
+
+async def test_a_changed_filter_holds_for_what_was_not_sent() -> None:
+    window = FrameWindow()
+    subscription = Subscription(window, Wanted.parse([A], []), 0)
+    window.append(entry(1, A))
+    window.append(entry(2, B))
+    subscription.change(Wanted.parse([B], []))
+    assert [one.seq for one in subscription.take(9)] == [2]
+    subscription.sent(entry(2, B))
+    waiting = asyncio.ensure_future(subscription.wait())
+    await asyncio.sleep(0)
+    window.append(entry(3, A))
+    subscription.change(Wanted())  # what it waited through is over
+    await waiting
+    window.append(entry(4, A))
+    assert [one.seq for one in subscription.take(9)] == [4]
 
 
 async def test_what_is_no_longer_kept_cannot_be_caught_up() -> None:

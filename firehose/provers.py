@@ -1,0 +1,275 @@
+"""Processes that prove commits ahead of the verifier, which then only has to put them in their order.
+
+Nearly all of the work on a frame is what it proves by itself: hashes, signature, tree. That depends on no
+other frame, so any process may do it, in any order, and whoever has nothing to do takes the next batch; the
+process that judges is one of them. What depends on the order of the stream, and on the state of an account,
+stays with the one `Verifier`: so the verdicts are those of one process, by construction.
+"""
+
+import marshal
+import mmap
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from firehose import compiled
+from firehose.errors import ProverDied
+from firehose.frames import route
+from firehose.keys import VerifyingKey
+from firehose.prover_worker import BATCH, HEADER, LENGTH, NO_KEY, SLOT_BYTES, SLOTS, prove_signed
+from firehose.syntax import Did
+from firehose.verify.proven import Proof
+
+BATCH_FRAMES: Final = 32  # handed over at once: 2 ms of work
+HELP_FRAMES: Final = 8  # proved here between two looks at what the others have: half a millisecond
+BATCH_BYTES: Final = SLOT_BYTES - 5_100_000  # with one frame more, of any length, it still fits its slot
+STOP_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 120.0  # a batch takes milliseconds, on a machine that does nothing else
+_PROGRAM: Final = "from firehose.prover_worker import main; main()"
+
+T = TypeVar("T")
+
+
+class Proving:
+    """A frame, and what it proves once that is known. As light as can be: each frame needs one."""
+
+    __slots__ = ("frame", "is_done", "key", "proof")
+
+    def __init__(self, frame: bytes, key: VerifyingKey | None, is_done: bool) -> None:
+        self.frame = frame
+        self.key = key  # that the signature was held against
+        self.is_done = is_done
+        self.proof: Proof | None = None  # none, or none yet
+
+
+class _Process:
+    """One process, seen from here."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        ours, theirs = socket.socketpair()
+        memory_fd = _shared_memory()
+        try:
+            os.ftruncate(memory_fd, SLOTS * SLOT_BYTES)
+            self._memory = mmap.mmap(memory_fd, SLOTS * SLOT_BYTES)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), str(memory_fd)],
+                pass_fds=(theirs.fileno(), memory_fd),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(memory_fd)
+        self.socket = ours
+        self.sent: deque[list[Proving]] = deque()
+        self._slot = 0
+
+    def send(self, batch: list[Proving]) -> None:
+        """Hand over a batch. Raises: ProverDied: nobody is there."""
+        memory, at = self._memory, self._slot * SLOT_BYTES
+        for proving in batch:
+            frame, key = proving.frame, proving.key
+            HEADER.pack_into(memory, at, len(frame), NO_KEY if key is None else key.packed)
+            at += HEADER.size
+            memory[at : at + len(frame)] = frame
+            at += len(frame)
+        self.sent.append(batch)
+        try:
+            self.socket.sendall(BATCH.pack(self._slot, len(batch)))
+        except OSError as error:
+            raise ProverDied(self.number, str(error)) from error
+        self._slot = (self._slot + 1) % SLOTS
+
+    def collect(self) -> None:
+        """Take its next answer; it blocks while there is none. Raises: ProverDied: there will be none."""
+        try:
+            head = self.socket.recv(LENGTH.size, socket.MSG_WAITALL)
+            wanted = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else -1
+            body = self.socket.recv(wanted, socket.MSG_WAITALL) if wanted > 0 else b""
+        except OSError as error:
+            raise ProverDied(self.number, str(error)) from error
+        if len(body) != wanted:
+            raise ProverDied(self.number, "its socket is closed")
+        for proving, proof in zip(self.sent.popleft(), marshal.loads(body), strict=True):
+            proving.proof = proof
+            proving.is_done = True
+
+    def stop(self) -> None:
+        """End the process."""
+        self.socket.close()  # that is how it knows
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._memory.close()
+
+
+class Provers:
+    """Several processes for one stream, this one included; a context manager.
+
+    Either iterate over `ahead`, or `put` each frame, `help` while the next one is not done, and `listen`
+    whenever one of `sockets` can be read.
+    """
+
+    def __init__(self, count: int, key_of: Callable[[Did], VerifyingKey | None]) -> None:
+        """Prepare `count` processes, this one and those beside it.
+
+        Args:
+            count: 1: nothing is proved ahead.
+            key_of: the key that an account is known to sign with, if any; `Verifier.key_of`.
+        """
+        if count < 1:
+            raise ValueError(f"{count} processes cannot verify anything")
+        self.count = count
+        self._key_of = key_of
+        self._processes: list[_Process] = []
+        self._filling: list[Proving] = []  # the next batch
+        self._filling_bytes = 0
+        self._queue: deque[list[Proving]] = deque()  # batches that nobody has taken
+        self._ours: deque[Proving] = deque()
+        self._poll = select.poll()
+        self._by_socket: dict[int, _Process] = {}
+
+    def __enter__(self) -> Self:
+        """Start the processes; that takes them half a second, which nobody waits for."""
+        try:
+            for number in range(1, self.count):
+                process = _Process(number)
+                self._processes.append(process)
+                self._poll.register(process.socket, select.POLLIN)
+                self._by_socket[process.socket.fileno()] = process
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.stop()
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """What answers come from."""
+        return [process.socket for process in self._processes]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes beside this one."""
+        return [process.process.pid for process in self._processes]
+
+    @property
+    def room(self) -> int:
+        """How many frames it takes to keep everybody at work."""
+        return BATCH_FRAMES * (SLOTS * len(self._processes) + 4)
+
+    def ahead(self, items: Iterable[tuple[T, bytes]]) -> Iterator[tuple[T, Proving | None]]:
+        """Each item in its order, when what its frame proves is known; None: nothing is proved ahead.
+
+        Raises: ProverDied: a process is gone. What the items raise, after those before it.
+        """
+        if not self._processes:
+            yield from ((item, None) for item, _ in items)
+            return
+        source, room = iter(items), self.room
+        waiting: deque[tuple[T, Proving]] = deque()
+        trouble: BaseException | None = None
+        while trouble is None or waiting:
+            try:
+                while trouble is None and len(waiting) < room:
+                    item, frame = next(source)
+                    waiting.append((item, self.put(frame)))
+            except ProverDied:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is raised below, or the end
+                trouble = error
+            for _ in range(BATCH_FRAMES):  # then there is a batch to fill, so that nobody waits for one
+                if not waiting or not waiting[0][1].is_done:
+                    break
+                yield waiting.popleft()
+            else:
+                continue
+            if waiting and not self.listen() and not self.help():
+                self.listen(ANSWER_TIMEOUT_S)
+        if not isinstance(trouble, StopIteration):
+            raise trouble
+
+    def put(self, frame: bytes) -> Proving:
+        """Take the next frame. What is no commit is done at once: there is nothing to prove ahead."""
+        did = _author(frame) if compiled.fast is None else compiled.fast.author(frame)
+        if did is None:
+            return Proving(frame, None, True)
+        proving = Proving(frame, self._key_of(did), False)
+        filling = self._filling
+        filling.append(proving)
+        self._filling_bytes += len(frame)
+        if len(filling) >= BATCH_FRAMES or self._filling_bytes >= BATCH_BYTES:
+            self._queue.append(filling)
+            self._filling, self._filling_bytes = [], 0
+            self.listen()
+            self._hand_out()
+        return proving
+
+    def help(self, frames: int = HELP_FRAMES) -> bool:
+        """Prove as many frames here, of those that nobody has taken. Returns: whether there were any."""
+        if not self._ours:
+            if self._queue:
+                self._ours.extend(self._queue.popleft())
+            else:
+                self._ours.extend(self._filling)
+                self._filling, self._filling_bytes = [], 0
+        ours = self._ours
+        is_any = bool(ours)
+        for _ in range(min(frames, len(ours))):
+            proving = ours.popleft()
+            proving.proof = prove_signed(proving.frame, proving.key)
+            proving.is_done = True
+        return is_any
+
+    def listen(self, timeout_s: float = 0) -> bool:
+        """Take what the processes have said; with a timeout, wait until one says something.
+
+        Returns: whether one did. Raises: ProverDied: a process is gone, or said nothing in that time.
+        """
+        ready = self._poll.poll(timeout_s * 1000)
+        if not ready and timeout_s:
+            raise ProverDied(-1, f"no answer in {timeout_s:g} s")
+        for fileno, _ in ready:
+            self._by_socket[fileno].collect()
+        if ready:
+            self._hand_out()
+        return bool(ready)
+
+    def _hand_out(self) -> None:
+        while self._queue:
+            idlest = min(self._processes, key=lambda process: len(process.sent))
+            if len(idlest.sent) >= SLOTS:
+                return
+            idlest.send(self._queue.popleft())
+
+
+def _author(frame: bytes) -> Did | None:
+    """Whose commit it is, if it is one: the twin of the compiled one."""
+    found = route(frame) if b"#commit" in frame[:32] else None
+    return None if found is None or not found[1] else Did(found[1])
+
+
+def _shared_memory() -> int:
+    """A file without a name; in memory where the system has such a thing."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("skylease-prover", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:  # macOS
+        return os.dup(file.fileno())
