@@ -35,19 +35,26 @@ from leases.lease import (
     lease_id_of,
 )
 from leases.months import Month, month_of, parse_month
-from leases.transitions import ENDINGS, TRANSITIONS, Cause, next_status
+from leases.transitions import ENDINGS, TRANSITIONS, Cause, Why, next_status
 
 if TYPE_CHECKING:
+    from leases.budgets import BudgetUse, BudgetWarning
+    from leases.guard import LedgerLatch
     from leases.history import LeaseEvent
     from leases.ledger import Ledger
     from leases.reader import LedgerReader
+    from leases.repairs import Repair
     from leases.usage import AgentCost
 
 _LAZY: Final = {
     "AgentCost": "leases.usage",
+    "BudgetUse": "leases.budgets",
+    "BudgetWarning": "leases.budgets",
     "LeaseEvent": "leases.history",
     "Ledger": "leases.ledger",
+    "LedgerLatch": "leases.guard",
     "LedgerReader": "leases.reader",
+    "Repair": "leases.repairs",
 }
 
 
@@ -66,6 +73,8 @@ __all__ = [
     "Acquired",
     "AgentCost",
     "BudgetExceeded",
+    "BudgetUse",
+    "BudgetWarning",
     "Cause",
     "Ending",
     "FieldInvalid",
@@ -79,17 +88,20 @@ __all__ = [
     "LeaseId",
     "LeaseStatus",
     "Ledger",
+    "LedgerLatch",
     "LedgerLocked",
     "LedgerReader",
     "LedgerTooNew",
     "LedgerUnavailable",
     "Month",
     "Placement",
+    "Repair",
     "SandboxState",
     "StaleEpoch",
     "UnknownLease",
     "UnknownSandbox",
     "Verdict",
+    "Why",
     "default_conditions",
     "judge",
     "lease_id_of",

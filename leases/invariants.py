@@ -1,15 +1,18 @@
 """What must hold of every ledger at every moment; each check gives one sentence per violation."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from leases import history
+from leases import budgets, history
 from leases.errors import InvariantBroken
 from leases.history import LeaseEvent
 from leases.lease import LeaseStatus
+from leases.months import months_of
 from leases.store import Store
 from leases.transitions import TRANSITIONS, Cause
+from leases.usage import SHARED
 
 
 def check(store: Store) -> None:
@@ -74,11 +77,22 @@ def awake_time_adds_up(store: Store) -> Iterator[str]:
             )
         ]
         told = sorted(_awake(history.read(store, row["id"])), key=lambda one: (one[1], one[2] or 2**63))
-        if sorted(written, key=lambda one: (one[1], one[2] or 2**63)) != told:
+        if _joined(sorted(written, key=lambda one: (one[1], one[2] or 2**63))) != _joined(told):
             yield f"{row['id']} was awake {told}, usage says {written}"
         for before, after in pairwise(written):
             if before[2] is None or after[1] < before[2]:
                 yield f"{row['id']}: awake intervals {before} and {after} overlap"
+
+
+def _joined(intervals: list[tuple[int, int, int | None]]) -> list[tuple[int, int, int | None]]:
+    """Intervals of one epoch that follow each other without a gap, as one: their tier has changed."""
+    joined: list[tuple[int, int, int | None]] = []
+    for epoch, start, end in intervals:
+        if joined and (joined[-1][0], joined[-1][2]) == (epoch, start):
+            joined[-1] = (epoch, joined[-1][1], end)
+        else:
+            joined.append((epoch, start, end))
+    return joined
 
 
 def _awake(events: list[LeaseEvent]) -> Iterator[tuple[int, int, int | None]]:
@@ -125,6 +139,56 @@ def the_outbox_is_full(store: Store) -> Iterator[str]:
         yield f"{told} beginnings and endings, {held} in the outbox"
 
 
+def months_add_up(store: Store) -> Iterator[str]:
+    """The months hold exactly the intervals that have ended."""
+    told: Counter[tuple[int, str, str]] = Counter()
+    for row in store.rows("SELECT * FROM usage WHERE ended_at IS NOT NULL"):
+        for month, ms in months_of(row["started_at"], row["ended_at"]):
+            told[month.start_ms, row["agent_did"], row["tier"]] += ms
+    written = {
+        (row["month_start"], row["agent_did"], row["tier"]): row["ms"]
+        for row in store.rows("SELECT * FROM usage_months")
+    }
+    if written != told:
+        yield f"the months hold {written}, the intervals come to {dict(told)}"
+
+
+def statuses_are_counted(store: Store) -> Iterator[str]:
+    """The counts are those of the leases."""
+    for row in store.rows("SELECT status, n FROM lease_counts"):
+        n = _count(store, f"SELECT count(*) FROM leases WHERE status = '{row['status']}'")
+        if n != row["n"]:
+            yield f"{n} leases are {row['status']}, {row['n']} are counted"
+
+
+def budgets_are_watched(store: Store) -> Iterator[str]:
+    """Whoever is awake and has a budget will be looked at."""
+    for row in store.rows(
+        "SELECT DISTINCT agent_did FROM usage WHERE ended_at IS NULL"
+        " AND agent_did NOT IN (SELECT agent_did FROM budget_checks)"
+    ):
+        if budgets.budget_hours(store, row["agent_did"]) is not None:
+            yield f"{row['agent_did']} is awake, and nobody watches its budget"
+
+
+def guests_have_a_host(store: Store) -> Iterator[str]:
+    """The sandbox that a live lease shares is still there, and has one lease that pays for it at most."""
+    live = "l.status IN ('active', 'sleeping')"
+    for row in store.rows(
+        "SELECT s.lease_id, s.host_id FROM shares s JOIN leases l ON l.id = s.lease_id AND l.epoch = s.epoch"
+        f" JOIN leases h ON h.id = s.host_id WHERE {live}"
+        " AND (h.epoch <> s.host_epoch OR h.status = 'destroyed')"
+    ):
+        yield f"{row['lease_id']} is in the sandbox of {row['host_id']}, which is gone"
+    for row in store.rows(
+        "SELECT s.host_id, count(*) AS n, min(h.status) AS status"
+        " FROM shares s JOIN leases l ON l.id = s.lease_id AND l.epoch = s.epoch"
+        f" JOIN leases h ON h.id = s.host_id WHERE {live} AND l.tier <> '{SHARED}' GROUP BY s.host_id"
+    ):
+        if row["n"] > 1 or row["status"] in ("active", "sleeping"):
+            yield f"the sandbox of {row['host_id']} is billed more than once"
+
+
 def _count(store: Store, sql: str) -> int:
     row = store.row(sql)
     return int(row[0]) if row else 0
@@ -138,4 +202,8 @@ RULES: Final[tuple[Callable[[Store], Iterator[str]], ...]] = (
     nothing_is_lost,
     the_gone_is_gone,
     the_outbox_is_full,
+    months_add_up,
+    statuses_are_counted,
+    budgets_are_watched,
+    guests_have_a_host,
 )

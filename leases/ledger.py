@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from leases import accounts, history, lifecycle, placements, usage
+from leases import accounts, budgets, history, lifecycle, placements, repairs, shares
+from leases.budgets import DEFAULT_BUDGET, BudgetUse
 from leases.conditions import Ending, Verdict, judge, sum_up
 from leases.errors import InvalidTransition, LeaseEnded, StaleEpoch
 from leases.history import Happening
@@ -26,16 +28,18 @@ from leases.lease import (
 )
 from leases.months import month_of
 from leases.reader import Leases, LedgerReader, wall_clock_ms
+from leases.repairs import Repair
 from leases.rows import find_lease, find_leases, get_lease
 from leases.store import Access, Store, Tracer
 from leases.terms import Terms, conditions_for
-from leases.transitions import ENDINGS, Cause
-from leases.usage import DEFAULT_BUDGET, NO_RATES
+from leases.transitions import ENDINGS, Cause, Why
+from leases.usage import NO_RATES, SHARED
 
 DAY_MS: Final = 86_400_000
 SLEEP_AFTER_MS: Final = 300_000
 LOCK_WAIT_S: Final = 2.0  # a predecessor that is being replaced needs about as long to die
 LeaseIds: TypeAlias = list[LeaseId]
+BudgetUses: TypeAlias = list[BudgetUse]
 Cursor: TypeAlias = tuple[str, int]  # a stream's name and the sequence number dealt with
 
 
@@ -94,6 +98,7 @@ class Ledger(LedgerReader):
         expiry_conditions: Iterable[str] | None = None,
         tier: str = "process",
         image: str | None = None,
+        share_with: tuple[str, int] | None = None,
     ) -> Acquired:
         """Give the agent its lease in the environment: the live one unchanged, else one of the next epoch.
 
@@ -102,11 +107,14 @@ class Ledger(LedgerReader):
             max_ttl_ms: how long it lasts at most from now, whatever is renewed; None: no limit.
             sleep_after_ms: idle time until its sandbox may sleep.
             expiry_conditions: endings that end it; None: those of the environment type.
+            share_with: id and epoch of the lease in whose sandbox it is to be (see shares.py); `tier` and
+                `image` are that one's then.
 
         Raises:
             BudgetExceeded: it would be new, and the agent has used up this month; nothing is written.
             LeaseEnding: the last one's sandbox is not confirmed gone; ask again after `destroyed`.
             FieldInvalid: a value that no lease can have.
+            UnknownLease, StaleEpoch, LeaseEnded: the lease to share with has no sandbox.
         """
         lease_id = lease_id_of(agent_did, environment_id)
         terms = Terms(
@@ -123,7 +131,8 @@ class Ledger(LedgerReader):
             last = find_lease(self._store, lease_id)
             if last is not None and last.is_live:
                 return Acquired(lease=last, is_new=False)
-            return Acquired(lease=self._create(agent_did, environment_id, terms, last), is_new=True)
+            host = None if share_with is None else shares.check_host(self._store, *share_with, lease_id)
+            return Acquired(lease=self._create(agent_did, environment_id, terms, last, host), is_new=True)
 
     def place(self, lease_id: str, epoch: int, *, sandbox_id: str, node_id: str) -> None:
         """Write where the lease's sandbox is about to be created; call it before creating anything.
@@ -138,15 +147,31 @@ class Ledger(LedgerReader):
                 raise LeaseEnded(lease_id, lease.status, lease.ended_by)
             placements.place(self._store, lease, sandbox_id=sandbox_id, node_id=node_id, now_ms=self._clock())
 
-    def sandbox_state(self, sandbox_id: str, state: SandboxState | str, *, epoch: int | None = None) -> bool:
-        """Write what the host reports of the sandbox that was placed last under this id.
+    def move(self, lease_id: str, epoch: int, node_id: str) -> None:
+        """Write that the lease's sandbox is another node's from now on, since its own is gone for good.
+
+        Raises: UnknownLease, StaleEpoch.
+        """
+        check_word("node_id", node_id)
+        with self._store.atomic():
+            placements.move(self._store, self._held(lease_id, epoch), node_id, now_ms=self._clock())
+
+    def sandbox_state(
+        self,
+        sandbox_id: str,
+        state: SandboxState | str,
+        *,
+        epoch: int | None = None,
+        at_ms: int | None = None,
+    ) -> bool:
+        """Write what the host reports of the sandbox that was placed last under this id; `at_ms`: since when.
 
         Returns: False if nothing changed: it is in that state, was deleted, or its lease is destroyed.
         Raises: UnknownSandbox. StaleEpoch: the report is about an older sandbox.
         """
         with self._store.atomic():
             return placements.report(
-                self._store, sandbox_id, SandboxState(state), epoch=epoch, now_ms=self._clock()
+                self._store, sandbox_id, SandboxState(state), epoch=epoch, now_ms=self._then(at_ms)
             )
 
     def renew(
@@ -169,20 +194,35 @@ class Ledger(LedgerReader):
                 accounts.save_cursor(self._store, *cursor)
             return True
 
-    def sleep(self, lease_id: str, epoch: int) -> bool:
-        """Note that the sandbox sleeps: awake time stops. Returns: False if it slept already or has ended."""
+    def sleep(self, lease_id: str, epoch: int, *, why: Why | None = None, at_ms: int | None = None) -> bool:
+        """Note that the sandbox sleeps: awake time stops, at `at_ms` if that was noticed only now.
+
+        It never stops before the lease's last event. Returns: False if it slept already or has ended.
+        """
         with self._store.atomic():
             lease = self._held(lease_id, epoch)
             if lease.status is LeaseStatus.ACTIVE:
-                lifecycle.put_to_sleep(self._store, lease, now_ms=self._clock())
+                lifecycle.put_to_sleep(self._store, lease, why, now_ms=self._then(at_ms))
             return lease.status is LeaseStatus.ACTIVE
 
-    def wake(self, lease_id: str, epoch: int) -> bool:
-        """Note that the sandbox is awake: awake time runs. Returns: False if it was awake or has ended."""
+    def check_wake(self, lease_id: str, epoch: int) -> None:
+        """Ask before a sleeping lease's sandbox is woken.
+
+        Raises: UnknownLease, StaleEpoch. BudgetExceeded: it sleeps, and its agent has used up this month.
+        """
+        lease, now = self._held(lease_id, epoch), self._clock()
+        if lease.status is LeaseStatus.SLEEPING:
+            budgets.check_budget(self._store, lease.agent_did, month_of(now), now_ms=now)
+
+    def wake(self, lease_id: str, epoch: int, *, why: Why | None = None, at_ms: int | None = None) -> bool:
+        """Note that the sandbox is awake: awake time runs, since `at_ms` if that was noticed only now.
+
+        Returns: False if it was awake or has ended.
+        """
         with self._store.atomic():
             lease = self._held(lease_id, epoch)
             if lease.status is LeaseStatus.SLEEPING:
-                lifecycle.wake_up(self._store, lease, now_ms=self._clock())
+                lifecycle.wake_up(self._store, lease, why, now_ms=self._then(at_ms))
             return lease.status is LeaseStatus.SLEEPING
 
     def expire(
@@ -268,7 +308,44 @@ class Ledger(LedgerReader):
         """
         if agent_did is not None:
             check_did("agent_did", agent_did)
-        usage.set_budget(self._store, DEFAULT_BUDGET if agent_did is None else agent_did, hours)
+        with self._store.atomic():
+            budgets.set_budget(self._store, DEFAULT_BUDGET if agent_did is None else agent_did, hours)
+
+    def drop_budget(self, agent_did: str) -> None:
+        """Let an agent have the default budget again."""
+        with self._store.atomic():
+            budgets.drop_budget(self._store, agent_did)
+
+    def sweep_budgets(self) -> BudgetUses:
+        """Warn, once per month and agent, of budgets that are nearly used up; give those that are spent.
+
+        A warning is a row in `budget_warnings` and in the history of what is awake, and is counted. One that
+        is spent is given again until nothing of it is awake.
+        """
+        now = self._clock()
+        if not budgets.is_due(self._store, now_ms=now):
+            return []
+        with self._store.atomic():
+            found = budgets.look(self._store, now_ms=now)
+            for use in found:
+                if budgets.warn(self._store, use, now_ms=now):
+                    self.count("budget_warnings")
+                    told = {"budget_hours": use.budget_hours, "used_ms": use.used_ms}
+                    for lease in use.leases:
+                        what = Happening(cause=Cause.WARNED, epoch=lease.epoch, detail=told)
+                        lifecycle.happen(self._store, lease, what, now_ms=now)
+        return [use for use in found if use.is_spent]
+
+    def note_repair(self, repair: Repair) -> None:
+        """Write what was found to disagree with the ledger and what was done, also in its lease's history."""
+        with self._store.atomic():
+            repairs.write(self._store, repair)
+            self.count("repairs")
+            lease = None if repair.lease_id is None else find_lease(self._store, repair.lease_id)
+            if lease is not None:
+                told = {"found": repair.found, "done": repair.done}
+                what = Happening(cause=Cause.REPAIRED, epoch=lease.epoch, node_id=repair.node_id, detail=told)
+                lifecycle.happen(self._store, lease, what, now_ms=repair.at)
 
     def upsert_account(
         self,
@@ -307,6 +384,11 @@ class Ledger(LedgerReader):
         check_key("uri", uri)
         return history.publish(self._store, event_id, uri, at=self._clock())
 
+    def _then(self, at_ms: int | None) -> int:
+        """When something happened that is noted now: never in the future."""
+        now = self._clock()
+        return now if at_ms is None else min(at_ms, now)
+
     def _held(self, lease_id: str, epoch: int | None) -> Lease:
         lease = get_lease(self._store, lease_id)
         if epoch is not None and lease.epoch != epoch:
@@ -318,15 +400,22 @@ class Ledger(LedgerReader):
             return []
         return find_leases(self._store, "WHERE environment_id = ? ORDER BY id", environment_id)
 
-    def _create(self, agent_did: str, environment_id: str, terms: Terms, last: Lease | None) -> Lease:
+    def _create(
+        self, agent_did: str, environment_id: str, terms: Terms, last: Lease | None, host: Lease | None
+    ) -> Lease:
         now = self._clock()
-        usage.check_budget(self._store, agent_did, month_of(now), now_ms=now)
+        budgets.check_budget(self._store, agent_did, month_of(now), now_ms=now)
         if last is not None and last.status is LeaseStatus.EXPIRED:
             lifecycle.clear_way(self._store, last, now_ms=now)
         sandbox_id = self._name_sandbox(agent_did, environment_id)
-        return lifecycle.create(
+        if host is not None:
+            sandbox_id, terms = host.sandbox_id, replace(terms, tier=SHARED, image=host.image)
+        lease = lifecycle.create(
             self._store, agent_did, environment_id, terms, sandbox_id=sandbox_id, now_ms=now
         )
+        if host is not None:
+            shares.note(self._store, lease, host)
+        return lease
 
 
 def _cause(cause: Cause | str) -> tuple[Cause, str]:

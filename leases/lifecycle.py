@@ -3,14 +3,14 @@
 import json
 from typing import Final
 
-from leases import history, usage
+from leases import budgets, history, shares, usage
 from leases.errors import LeaseEnding
 from leases.history import Happening
 from leases.lease import Lease, LeaseStatus, check_key, lease_id_of
 from leases.rows import find_lease, get_lease
 from leases.store import Store
 from leases.terms import Terms
-from leases.transitions import Cause
+from leases.transitions import Cause, Why
 
 _CREATE: Final = """
     INSERT INTO leases (id, agent_did, environment_id, environment_type, authority_did, tier, image,
@@ -61,7 +61,7 @@ def create(
     what = Happening(cause=Cause.ACQUIRED, epoch=epoch, sandbox_id=sandbox_id, detail=terms.as_detail())
     history.append(store, lease_id, None if last is None else last.status, what, at=at)
     lease = get_lease(store, lease_id)
-    usage.begin(store, lease, at=at)
+    _wakes(store, lease, at=at)
     return lease
 
 
@@ -82,18 +82,27 @@ def renew(store: Store, lease_id: str, epoch: int, *, last_turn: int | None, now
     return store.run(_RENEW, now_ms, last_turn, lease_id, epoch) > 0
 
 
-def put_to_sleep(store: Store, lease: Lease, *, now_ms: int) -> None:
+def put_to_sleep(store: Store, lease: Lease, why: Why | None, *, now_ms: int) -> None:
     """Stop the awake time of an active lease."""
-    at = happen(store, lease, Happening(cause=Cause.SLEPT, epoch=lease.epoch), now_ms=now_ms)
+    at = happen(store, lease, _because(Cause.SLEPT, lease, why), now_ms=now_ms)
     usage.end(store, lease.id, at=at)
     store.run("UPDATE leases SET status = ? WHERE id = ?", LeaseStatus.SLEEPING, lease.id)
 
 
-def wake_up(store: Store, lease: Lease, *, now_ms: int) -> None:
+def wake_up(store: Store, lease: Lease, why: Why | None, *, now_ms: int) -> None:
     """Start the awake time of a sleeping lease again."""
-    at = happen(store, lease, Happening(cause=Cause.WOKEN, epoch=lease.epoch), now_ms=now_ms)
-    usage.begin(store, lease, at=at)
+    at = happen(store, lease, _because(Cause.WOKEN, lease, why), now_ms=now_ms)
+    _wakes(store, lease, at=at)
     store.run("UPDATE leases SET status = ? WHERE id = ?", LeaseStatus.ACTIVE, lease.id)
+
+
+def _because(cause: Cause, lease: Lease, why: Why | None) -> Happening:
+    return Happening(cause=cause, epoch=lease.epoch, detail={} if why is None else {"why": why})
+
+
+def _wakes(store: Store, lease: Lease, *, at: int) -> None:
+    usage.begin(store, lease, at=at)
+    budgets.look_again(store, lease.agent_did, at=at)
 
 
 def end(store: Store, lease: Lease, what: Happening, *, now_ms: int) -> None:
@@ -104,6 +113,7 @@ def end(store: Store, lease: Lease, what: Happening, *, now_ms: int) -> None:
         "UPDATE leases SET status = ?, ended_at = ?, ended_by = ? WHERE id = ?",
         *(LeaseStatus.EXPIRED, at, what.condition, lease.id),
     )
+    shares.pass_on(store, get_lease(store, lease.id), at=at)
 
 
 def bury(store: Store, lease: Lease, cause: Cause, *, now_ms: int) -> None:

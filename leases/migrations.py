@@ -8,6 +8,8 @@ from typing import Final
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
+from leases.months import months_of
+
 MIGRATIONS: Final = Migrations("skylease.ledger")
 
 
@@ -155,4 +157,129 @@ _SMALL: Final = (
 @MIGRATIONS(name="0001_leases")
 def _leases(db: Database) -> None:
     for statement in (*_LEASES, *_LEASE_EVENTS, *_OUTBOX, *_USAGE, *_SANDBOXES, *_SMALL):
+        db.execute(statement)
+
+
+# closed awake time by calendar month, so that what a month cost is not added up from years of intervals
+_USAGE_MONTHS: Final = (
+    """
+    CREATE TABLE usage_months (
+        month_start INTEGER NOT NULL,
+        agent_did TEXT NOT NULL,
+        tier TEXT NOT NULL,
+        ms INTEGER NOT NULL CHECK (ms > 0),
+        PRIMARY KEY (month_start, agent_did, tier)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX usage_awake ON usage (agent_did) WHERE ended_at IS NULL",
+    "DROP INDEX usage_agent",
+)
+
+# budget_checks: when an agent that is awake has to be looked at next, at the latest; budget_warnings: who
+# has used WARN_AT of its budget, once per month; month_start as in usage_months
+_BUDGETS: Final = (
+    "CREATE TABLE budget_checks (agent_did TEXT PRIMARY KEY, check_at INTEGER NOT NULL)",
+    "CREATE INDEX budget_checks_due ON budget_checks (check_at)",
+    """
+    CREATE TABLE budget_warnings (
+        month_start INTEGER NOT NULL,
+        agent_did TEXT NOT NULL,
+        at INTEGER NOT NULL,
+        used_ms INTEGER NOT NULL,
+        budget_hours REAL NOT NULL,
+        PRIMARY KEY (month_start, agent_did)
+    ) WITHOUT ROWID
+    """,
+)
+
+# what was found to disagree with the ledger, and what was done about it
+_REPAIRS: Final = (
+    """
+    CREATE TABLE repairs (
+        id INTEGER PRIMARY KEY,
+        at INTEGER NOT NULL,
+        found TEXT NOT NULL,
+        done TEXT NOT NULL,
+        node_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        lease_id TEXT,
+        detail TEXT
+    )
+    """,
+)
+
+# how many leases there are of each status, kept by the database itself: counting a million takes too long
+_COUNTS: Final = (
+    "CREATE TABLE lease_counts (status TEXT PRIMARY KEY, n INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO lease_counts VALUES ('active', 0), ('sleeping', 0), ('expired', 0), ('destroyed', 0)",
+    "UPDATE lease_counts SET n = (SELECT count(*) FROM leases WHERE leases.status = lease_counts.status)",
+    """
+    CREATE TRIGGER leases_came AFTER INSERT ON leases
+    BEGIN UPDATE lease_counts SET n = n + 1 WHERE status = new.status; END
+    """,
+    """
+    CREATE TRIGGER leases_moved AFTER UPDATE OF status ON leases WHEN old.status <> new.status
+    BEGIN
+        UPDATE lease_counts SET n = n - 1 WHERE status = old.status;
+        UPDATE lease_counts SET n = n + 1 WHERE status = new.status;
+    END
+    """,
+)
+
+# every sweep asks for what is due, however many leases are not, and however many are over
+_INDEXES: Final = (
+    "DROP INDEX leases_expires_at",
+    "CREATE INDEX leases_due ON leases (expires_at, id) WHERE status IN ('active', 'sleeping')",
+    """
+    CREATE INDEX leases_idle ON leases (last_activity + sleep_after_ms)
+    WHERE status = 'active' AND node_id IS NOT NULL
+    """,
+    "DROP INDEX leases_status",
+    "CREATE INDEX leases_status ON leases (status, leased_at, id)",
+    "CREATE INDEX leases_leased_at ON leases (leased_at, id)",
+)
+
+
+@MIGRATIONS(name="0002_money")
+def _money(db: Database) -> None:
+    for statement in (*_USAGE_MONTHS, *_BUDGETS, *_REPAIRS, *_COUNTS, *_INDEXES):
+        db.execute(statement)
+    for agent_did, tier, started_at, ended_at in db.execute(
+        "SELECT agent_did, tier, started_at, ended_at FROM usage WHERE ended_at IS NOT NULL"
+    ).fetchall():
+        for month, ms in months_of(started_at, ended_at):
+            db.execute(
+                "INSERT INTO usage_months VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (month_start, agent_did, tier) DO UPDATE SET ms = ms + excluded.ms",
+                [month.start_ms, agent_did, tier, ms],
+            )
+
+
+# who holds what until when; the token stays when the holder goes, so that the next one's is larger
+_GUARDS: Final = """
+    CREATE TABLE guards (
+        key TEXT PRIMARY KEY,
+        token INTEGER NOT NULL CHECK (token > 0),
+        holder TEXT,
+        until INTEGER NOT NULL
+    )
+"""
+
+# leases in another's sandbox, each for one epoch; the host is the lease that the sandbox was made for
+_SHARES: Final = (
+    """
+    CREATE TABLE shares (
+        lease_id TEXT PRIMARY KEY REFERENCES leases (id),
+        epoch INTEGER NOT NULL,
+        host_id TEXT NOT NULL REFERENCES leases (id),
+        host_epoch INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX shares_host ON shares (host_id, host_epoch)",
+)
+
+
+@MIGRATIONS(name="0003_sharing")
+def _sharing(db: Database) -> None:
+    for statement in (_GUARDS, *_SHARES):
         db.execute(statement)

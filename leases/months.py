@@ -1,6 +1,7 @@
 """Calendar months in UTC, in epoch milliseconds: what budgets and costs are counted by. Pure."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -58,6 +59,15 @@ def parse_month(text: str) -> Month:
 def overlap_ms(start_ms: int, end_ms: int, month: Month) -> int:
     """Give how much of [start_ms, end_ms) lies in the month."""
     return max(0, min(end_ms, month.end_ms) - max(start_ms, month.start_ms))
+
+
+def months_of(start_ms: int, end_ms: int) -> Iterator[tuple[Month, int]]:
+    """Yield every month that [start_ms, end_ms) lies in, and how much of it lies there (more than 0 ms)."""
+    while start_ms < end_ms:
+        month = month_of(start_ms)
+        until = min(end_ms, month.end_ms)
+        yield month, until - start_ms
+        start_ms = until
 
 
 def _midnight_ms(year: int, number: int) -> int:

@@ -43,6 +43,23 @@ def place(store: Store, lease: Lease, *, sandbox_id: str, node_id: str, now_ms: 
     )
 
 
+def move(store: Store, lease: Lease, node_id: str, *, now_ms: int) -> None:
+    """Write that a lease's sandbox belongs to another node from now on; it need not exist."""
+    what = Happening(
+        cause=Cause.REPAIRED,
+        epoch=lease.epoch,
+        sandbox_id=lease.sandbox_id,
+        node_id=node_id,
+        detail={"from_node": lease.node_id},
+    )
+    happen(store, lease, what, now_ms=now_ms)
+    store.run("UPDATE leases SET node_id = ? WHERE id = ?", node_id, lease.id)
+    store.run(
+        "UPDATE sandboxes SET node_id = ? WHERE sandbox_id = ? AND epoch = ?",
+        *(node_id, lease.sandbox_id, lease.epoch),
+    )
+
+
 def report(store: Store, sandbox_id: str, state: SandboxState, *, epoch: int | None, now_ms: int) -> bool:
     """Write what a host reports of the sandbox placed last under this id. Returns: False if nothing changed.
 

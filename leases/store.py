@@ -25,6 +25,7 @@ class Access(StrEnum):
 
     WRITE = "write"  # takes the writer's lock, creates and migrates
     READ = "read"  # beside a writer, at any time
+    BESIDE = "beside"  # likewise, and writes what is not the writer's: guards
 
 
 class Store:
@@ -38,9 +39,10 @@ class Store:
         self, path: Path, access: Access, *, lock_wait_s: float = 0.0, tracer: Tracer | None = None
     ) -> None:
         self.path = path
+        self._writes = access is not Access.READ
         self._mutex = RLock()
         self._lock: WriterLock | None = None
-        if access is Access.READ and not path.is_file():
+        if access is not Access.WRITE and not path.is_file():
             raise LedgerUnavailable(str(path), "there is no such file")
         if access is Access.WRITE:
             self._lock = WriterLock(path, wait_s=lock_wait_s)
@@ -61,10 +63,23 @@ class Store:
         """All of the block or nothing; a block inside a block is a savepoint."""
         with self._mutex:
             try:
-                with self._db.atomic():
+                with self._db.atomic() if self._connection.in_transaction else self._transaction():
                     yield
             except sqlite3.Error as error:
                 raise self._named(error) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # With the write lock from the start: what is read stays true, and another writer is waited for. Begun
+        # as a reader, SQLite refuses at once to write after another has.
+        self._connection.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def run(self, sql: str, *values: Value) -> int:
         """Carry out one statement and give the number of rows it touched."""
@@ -104,7 +119,7 @@ class Store:
                 self._release()
 
     def _connect(self, access: Access, tracer: Tracer | None) -> sqlite3.Connection:
-        mode = "rwc" if access is Access.WRITE else "ro"
+        mode = {Access.WRITE: "rwc", Access.READ: "ro", Access.BESIDE: "rw"}[access]
         try:
             connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode={mode}",
@@ -124,19 +139,22 @@ class Store:
             self._check_kind()
             if access is Access.WRITE:
                 self._connection.execute("PRAGMA journal_mode = WAL")
+            if self._writes:
                 self._connection.execute(
                     "PRAGMA synchronous = FULL"
                 )  # a lease that was given out survives a power cut
                 self._connection.execute("PRAGMA foreign_keys = ON")
-            self._check_health()
+            if access is not Access.BESIDE:  # its writer has, and a large file takes long
+                self._check_health()
             self._check_schema(access)
         except sqlite3.Error as error:
             raise self._named(error) from error
 
     def _check_kind(self) -> None:
-        kind = self._connection.execute("PRAGMA application_id").fetchone()[0]
-        is_empty = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-        if kind != APPLICATION_ID and not is_empty:
+        # In one statement: its writer may be making the file at this moment.
+        asked = "SELECT application_id, (SELECT count(*) FROM sqlite_master) FROM pragma_application_id"
+        kind, tables = self._connection.execute(asked).fetchone()
+        if kind != APPLICATION_ID and tables:
             raise LedgerUnavailable(str(self.path), "this SQLite file belongs to another program")
 
     def _check_health(self) -> None:
@@ -149,7 +167,7 @@ class Store:
         if unknown:
             raise LedgerTooNew(str(self.path), unknown)
         lacking = [step.name for step in MIGRATIONS.pending(self._db)]
-        if access is Access.READ and lacking:
+        if access is not Access.WRITE and lacking:
             raise LedgerUnavailable(
                 str(self.path),
                 f"it lacks {', '.join(lacking)}: start the supervisor once, it upgrades the file",

@@ -21,6 +21,8 @@ class Cause(StrEnum):
     WOKEN = "woken"
     PLACED = "placed"  # intent: a sandbox will be created there
     SANDBOX = "sandbox"  # its host reported a new state of the sandbox
+    WARNED = "warned"  # its agent has nearly used up its budget
+    REPAIRED = "repaired"  # the world and the ledger disagreed; the detail says what was done
     CONDITION = "condition"  # the authority said it is over
     TTL = "ttl"
     BUDGET = "budget"
@@ -31,6 +33,17 @@ class Cause(StrEnum):
     OTHER = "other"  # in somebody's own words, kept in ended_by
     TIER_EMPTY = "tier_empty"  # the tier's own report: nothing of the sandbox is left
     NEVER_PLACED = "never_placed"  # no sandbox was ever to be created in this epoch, so nothing can be left
+
+
+class Why(StrEnum):
+    """Why a lease fell asleep or woke; stored as the detail of that row of its history."""
+
+    IDLE = "idle"  # nobody used it for its `sleep_after_ms`
+    BUDGET = "budget"  # its agent has used up the month
+    EVICTED = "evicted"  # its node needed the room
+    LOST = "lost"  # its sandbox was found dead
+    USED = "used"  # somebody wants to use it
+    FOUND = "found"  # its sandbox was found awake
 
 
 ENDINGS: Final = frozenset(
@@ -58,6 +71,8 @@ TRANSITIONS: Final[dict[tuple[LeaseStatus | None, Cause], LeaseStatus]] = {
     (LeaseStatus.EXPIRED, Cause.SANDBOX): LeaseStatus.EXPIRED,
     (LeaseStatus.EXPIRED, Cause.TIER_EMPTY): LeaseStatus.DESTROYED,
     (LeaseStatus.EXPIRED, Cause.NEVER_PLACED): LeaseStatus.DESTROYED,
+    **{(status, Cause.WARNED): status for status in LIVE},
+    **{(status, Cause.REPAIRED): status for status in LeaseStatus},
     **{(status, cause): LeaseStatus.EXPIRED for status in LIVE for cause in ENDINGS},
 }
 

@@ -34,7 +34,8 @@ def test_a_fresh_ledger_has_every_column_and_index(ledger: Ledger, path: Path) -
         tuple(row[2] for row in file.execute(f"PRAGMA index_info({name})"))
         for _, name, *_ in file.execute("PRAGMA index_list(leases)").fetchall()
     }
-    assert {("agent_did", "environment_id"), ("environment_id",), ("status",), ("expires_at",)} <= indexed
+    assert {("agent_did", "environment_id"), ("environment_id",), ("expires_at", "id")} <= indexed
+    assert {("status", "leased_at", "id"), ("leased_at", "id")} <= indexed
     file.close()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leases import Cause, Ledger, SandboxState
 
-ALICE, BOB, GM = "did:plc:alice", "did:plc:bob", "did:plc:gm"
+ALICE, BOB, CAROL, GM = "did:plc:alice", "did:plc:bob", "did:plc:carol", "did:plc:gm"
 LEASE = f"{ALICE}::catan-7"
 Call = Callable[[Ledger], object]
 
@@ -25,6 +25,7 @@ SCRIPT: tuple[Call, ...] = (
     lambda ledger: ledger.acquire(BOB, "catan-7", "catan", authority_did=GM),
     lambda ledger: ledger.place(LEASE, 1, sandbox_id="box", node_id="node"),
     lambda ledger: ledger.sandbox_state("box", SandboxState.WARM),
+    lambda ledger: ledger.acquire(CAROL, "side", "rpg", authority_did=GM, share_with=(LEASE, 1)),
     lambda ledger: ledger.renew(LEASE, 1, last_turn=1, cursor=("alice", 3)),
     lambda ledger: ledger.sleep(LEASE, 1),
     lambda ledger: ledger.wake(LEASE, 1),
@@ -32,6 +33,7 @@ SCRIPT: tuple[Call, ...] = (
     lambda ledger: ledger.expire(f"{BOB}::catan-7", Cause.TTL),
     lambda ledger: ledger.acquire(BOB, "catan-7", "catan", authority_did=GM),
     _together,
+    lambda ledger: ledger.expire(f"{CAROL}::side", Cause.OPERATOR),
     lambda ledger: ledger.destroyed(LEASE),
     lambda ledger: ledger.acquire(ALICE, "catan-7", "catan", authority_did=GM),
 )

@@ -76,3 +76,21 @@ def test_damage_is_noticed(played: Path, damage: str, complaint: str) -> None:
     file.close()
     with LedgerReader(played) as reader, pytest.raises(InvariantBroken, match=complaint):
         reader.check_invariants()
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        ("UPDATE shares SET host_epoch = 1", "which is gone"),
+        ("UPDATE leases SET tier = 'docker' WHERE agent_did = 'did:plc:carol'", "billed more than once"),
+    ],
+    ids=["host-gone", "billed-twice"],
+)
+def test_damage_to_shares_is_noticed(played: Path, damage: str, complaint: str) -> None:
+    with Ledger(played) as ledger:
+        ledger.acquire("did:plc:carol", "h", "catan", authority_did=GM, share_with=(f"{ALICE}::g", 2))
+        ledger.check_invariants()
+    with sqlite3.connect(played) as file:
+        assert file.execute(damage).rowcount > 0
+    with LedgerReader(played) as reader, pytest.raises(InvariantBroken, match=complaint):
+        reader.check_invariants()

@@ -31,9 +31,10 @@ def played(path: Path) -> Path:
 def next_version(monkeypatch: pytest.MonkeyPatch, second: object) -> None:
     """Let the code be one schema step ahead of the files that there are."""
     steps = Migrations("skylease.ledger")
-    steps(name="0001_leases")(migrations._leases)
+    for step in migrations.MIGRATIONS.pending(Database(memory=True)):
+        steps(name=step.name)(step.fn)
     assert callable(second)
-    steps(name="0002_colour")(lambda db: second(db))
+    steps(name="9999_colour")(lambda db: second(db))
     monkeypatch.setattr(store, "MIGRATIONS", steps)
     monkeypatch.setattr(migrations, "MIGRATIONS", steps)
 
@@ -58,16 +59,40 @@ def test_a_step_keeps_what_was_there_and_the_old_code_then_refuses(
 ) -> None:
     with monkeypatch.context() as ahead:
         next_version(ahead, add_column)
-        with pytest.raises(LedgerUnavailable, match="it lacks 0002_colour"):
+        with pytest.raises(LedgerUnavailable, match="it lacks 9999_colour"):
             LedgerReader(played)
         Ledger(played).close()
         assert "colour" in columns(played)
         Ledger(played).close()  # once is enough
     for opener in (Ledger, LedgerReader):
-        with pytest.raises(LedgerTooNew, match="0002_colour"):
+        with pytest.raises(LedgerTooNew, match="9999_colour"):
             opener(played)
 
 
 def test_steps_are_numbered_without_a_gap() -> None:
     names = [step.name for step in migrations.MIGRATIONS.pending(Database(memory=True))]
     assert [name[:5] for name in names] == [f"{number:04}_" for number in range(1, len(names) + 1)]
+
+
+def test_the_second_step_adds_up_what_there_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Migrations("skylease.ledger")
+    old(name="0001_leases")(migrations._leases)
+    november = 1_761_955_200_000
+    file = Database(path)
+    old.apply(file)
+    file.execute(f"PRAGMA application_id = {store.APPLICATION_ID}")
+    lease = (
+        "INSERT INTO leases VALUES (?, ?, 'g', 'catan', 'did:plc:gm', 'process', NULL, 0, 0, 9, NULL, 9, 9,"
+        " '[]', ?, 1, 'box', NULL, NULL, ?, ?)"
+    )
+    for agent, status, ended in (("a", "active", None), ("b", "destroyed", 5), ("c", "destroyed", 5)):
+        file.execute(lease, [f"{agent}::g", agent, status, ended, ended and "ttl"])
+    for agent, start, end in (("b", november - 3, november + 5), ("b", november + 7, november + 8)):
+        file.execute(
+            "INSERT INTO usage VALUES (?, 1, ?, 'process', ?, ?)", [f"{agent}::g", agent, start, end]
+        )
+    file.conn.commit()
+    file.close()
+    with Ledger(path) as ledger:
+        assert [ledger.awake_ms("b", month) for month in ("2025-10", "2025-11")] == [3, 6]
+        assert ledger.counts() == {"active": 1, "sleeping": 0, "expired": 0, "destroyed": 2}

@@ -8,7 +8,7 @@ from leases import ENDINGS, LIVE, TRANSITIONS, Cause, LeaseStatus, next_status
 
 A, S, E, D = LeaseStatus.ACTIVE, LeaseStatus.SLEEPING, LeaseStatus.EXPIRED, LeaseStatus.DESTROYED
 STATUSES: tuple[LeaseStatus | None, ...] = (None, *LeaseStatus)
-NOT_ENDINGS = {
+NOT_ENDINGS: dict[tuple[LeaseStatus | None, Cause], LeaseStatus] = {
     (None, Cause.ACQUIRED): A,
     (D, Cause.ACQUIRED): A,
     (A, Cause.SLEPT): S,
@@ -20,6 +20,9 @@ NOT_ENDINGS = {
     (E, Cause.SANDBOX): E,
     (E, Cause.TIER_EMPTY): D,
     (E, Cause.NEVER_PLACED): D,
+    (A, Cause.WARNED): A,
+    (S, Cause.WARNED): S,
+    **{(status, Cause.REPAIRED): status for status in LeaseStatus},
 }
 
 
@@ -41,7 +44,7 @@ def test_every_cause_does_something() -> None:
 
 
 def test_only_a_report_that_nothing_is_left_destroys() -> None:
-    assert {pair for pair, to in TRANSITIONS.items() if to is D} == {
+    assert {pair for pair, to in TRANSITIONS.items() if to is D and pair[0] is not D} == {
         (E, Cause.TIER_EMPTY),
         (E, Cause.NEVER_PLACED),
     }

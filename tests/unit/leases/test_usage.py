@@ -198,10 +198,12 @@ def test_the_sweep_finds_active_leases_of_agents_that_are_over(
     join("bob", "catan-1")
     ledger.sleep(asleep.id, 1)
     clock[0] += 2 * HOUR - 1
-    assert ledger.over_budget() == []
+    assert ledger.sweep_budgets() == []
     ledger.set_budget(BOB, 3)
     clock[0] += 1
-    assert [lease.id for lease in ledger.over_budget()] == [awake.id]
+    (use,) = ledger.sweep_budgets()
+    assert (use.agent_did, use.budget_hours, use.used_ms) == (ALICE, 2, 2 * HOUR)
+    assert [lease.id for lease in use.leases] == [awake.id]
 
 
 def test_costs_are_plain_numbers(ledger: Ledger, join: Callable[..., Lease], clock: list[int]) -> None:
