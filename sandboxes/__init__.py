@@ -5,20 +5,35 @@ sessions, processes and files. A `Tier` creates, finds and destroys them; `conne
 agent's process needs.
 """
 
+from sandboxes.egress import AllowedHost, Credential, Egress
 from sandboxes.errors import (
+    BranchNotFound,
+    DataInUse,
     FileAlreadyExists,
     FileDenied,
     FileError,
     FileIsDirectory,
     FileMissing,
     FileNotDirectory,
+    FurnishingFailed,
+    GitDenied,
+    GitError,
+    GitMissing,
+    IllegalTransition,
+    ImageBuildFailed,
+    ImageNotBuilt,
     InvalidSpec,
     NoSpace,
     PathRefused,
+    PoolFull,
+    PoolUnavailable,
+    PortError,
     ProcessEnded,
     ProcessError,
     ProcessWaitTimeout,
     RefusedByRunner,
+    RepositoryNotFound,
+    RepositoryUnreachable,
     SandboxBusy,
     SandboxError,
     SandboxExists,
@@ -26,20 +41,32 @@ from sandboxes.errors import (
     SandboxGone,
     SandboxNotFound,
     SandboxTimeoutError,
+    SlotGone,
     StaleEpoch,
     TierUnavailable,
+    UnknownImage,
+    UnknownTier,
 )
+from sandboxes.git import Checkout
 from sandboxes.names import check_name, runtime_name
 from sandboxes.process import Process, ProcessLogs
 from sandboxes.results import ExecResult, TurnResult
 from sandboxes.sandbox import Sandbox, connect_sandbox
-from sandboxes.spec import ImageSpec, Lack, Limits, Probe, SandboxInfo, SandboxSpec, SandboxState
+from sandboxes.slot import SlotInfo, SlotSpec, fitting, is_slot_name
+from sandboxes.spec import ImageSpec, Lack, Limits, Mount, Probe, SandboxInfo, SandboxSpec, SandboxState
 from sandboxes.tier import Tier
 from sandboxes.tiers.process import ProcessTier
+from sandboxes.tiers.registry import choose_tier, open_tier
 from sandboxes.tiers.unsafe import UnsafeTier
 from sandboxes.workspace import FileInfo
 
 __all__ = [
+    "AllowedHost",
+    "BranchNotFound",
+    "Checkout",
+    "Credential",
+    "DataInUse",
+    "Egress",
     "ExecResult",
     "FileAlreadyExists",
     "FileDenied",
@@ -48,12 +75,23 @@ __all__ = [
     "FileIsDirectory",
     "FileMissing",
     "FileNotDirectory",
+    "FurnishingFailed",
+    "GitDenied",
+    "GitError",
+    "GitMissing",
+    "IllegalTransition",
+    "ImageBuildFailed",
+    "ImageNotBuilt",
     "ImageSpec",
     "InvalidSpec",
     "Lack",
     "Limits",
+    "Mount",
     "NoSpace",
     "PathRefused",
+    "PoolFull",
+    "PoolUnavailable",
+    "PortError",
     "Probe",
     "Process",
     "ProcessEnded",
@@ -62,6 +100,8 @@ __all__ = [
     "ProcessTier",
     "ProcessWaitTimeout",
     "RefusedByRunner",
+    "RepositoryNotFound",
+    "RepositoryUnreachable",
     "Sandbox",
     "SandboxBusy",
     "SandboxError",
@@ -73,12 +113,21 @@ __all__ = [
     "SandboxSpec",
     "SandboxState",
     "SandboxTimeoutError",
+    "SlotGone",
+    "SlotInfo",
+    "SlotSpec",
     "StaleEpoch",
     "Tier",
     "TierUnavailable",
     "TurnResult",
+    "UnknownImage",
+    "UnknownTier",
     "UnsafeTier",
     "check_name",
+    "choose_tier",
     "connect_sandbox",
+    "fitting",
+    "is_slot_name",
+    "open_tier",
     "runtime_name",
 ]

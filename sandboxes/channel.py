@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from sandboxes.errors import SandboxGone
-from sandboxes.runner.wire import Decoder, Head, WireError, pack
+from sandboxes.runner.wire import SIZES, Decoder, Head, WireError, pack
 
 SOCKET_NAME: Final = "runner.sock"
 CONNECT_DEADLINE_S: Final = 5.0
@@ -32,6 +32,29 @@ def connect_socket(path: Path) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+async def open_stream(
+    path: Path, sandbox: str, head: Head
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Head]:
+    """Send one request over a connection of its own and return the connection with the answer's head.
+
+    Raises:
+        SandboxGone: nobody listens there, or no answer came.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_DEADLINE_S * 2):
+            reader, writer = await asyncio.open_unix_connection(sock=connect_socket(path))
+            try:
+                writer.write(pack(head))
+                raw = await reader.readexactly(SIZES.size)
+                frames = Decoder().feed(raw + await reader.readexactly(sum(SIZES.unpack(raw))))
+            except BaseException:
+                writer.transport.abort()
+                raise
+        return reader, writer, frames[0][0]
+    except (OSError, EOFError, WireError, TimeoutError) as error:
+        raise SandboxGone(sandbox, f"no connection to {path} ({error})") from None
 
 
 class Channel(asyncio.Protocol):

@@ -5,15 +5,32 @@
     ├── SandboxNotFound          no living sandbox has this name
     ├── SandboxExists            a living sandbox has this name already
     ├── SandboxGone              it ended while we talked to it, or does not answer (ConnectionError)
+    ├── SlotGone                 a warm slot cannot be claimed (any more): create from nothing
     ├── SandboxFailed            it could not be created or destroyed; says at which step
     ├── StaleEpoch               a newer holder of the lease exists: stop, do not retry
     ├── TierUnavailable          this host cannot offer the tier; says what is missing and what to do
+    ├── UnknownTier              there is no tier of this name (ValueError)
+    ├── ImageNotBuilt            the tier starts from built images, and this one is not; says how to build it
+    ├── UnknownImage             there is no image folder of this name
+    ├── ImageBuildFailed         an image could not be built; carries the builder's last lines
     ├── InvalidSpec              the caller's spec or argument is wrong (ValueError)
+    │   └── DataInUse            another living sandbox has the agent's /data
+    ├── FurnishingFailed         what a workspace starts with could not be put there; says which entry
+    ├── PoolFull                 the node has no room, and nobody gives way; says when to try again
+    ├── IllegalTransition        the pool was about to do what a state does not allow: a bug of ours
+    ├── PoolUnavailable          the pool's book cannot be written
     ├── SandboxBusy              a limit of the sandbox is reached: tasks, processes, sessions
     ├── RefusedByRunner          the runner could not do what it was asked; `code` says why
     ├── ProcessError
     │   ├── ProcessEnded         the process ended before what was waited for happened
     │   └── ProcessWaitTimeout   it did not happen in time (TimeoutError)
+    ├── GitError                 a repository could not be checked out (credentials left out)
+    │   ├── RepositoryNotFound
+    │   ├── BranchNotFound
+    │   ├── GitDenied            it wants credentials, or others
+    │   ├── RepositoryUnreachable  no network, or not to there
+    │   └── GitMissing           there is no git inside
+    ├── PortError                a port of the sandbox cannot be reached
     └── FileError                a file operation failed; `path` says on what
         ├── PathRefused          the path leads out of the sandbox's directories
         ├── FileMissing          (FileNotFoundError)
@@ -79,6 +96,12 @@ class SandboxGone(_Named, ConnectionError):
     _sentence = "sandbox {sandbox} is gone: {reason}"
 
 
+class SlotGone(_Named):
+    """A warm slot cannot be claimed: it is taken, dead, or made for something else. Create from nothing."""
+
+    _sentence = "warm slot {sandbox} cannot be claimed: {reason}"
+
+
 class SandboxFailed(_Named):
     """The sandbox could not be created or destroyed."""
 
@@ -89,6 +112,43 @@ class SandboxBusy(_Named):
     """A limit of the sandbox is reached."""
 
     _sentence = "sandbox {sandbox} is busy: {reason}"
+
+
+class PoolFull(SandboxError):
+    """The node has as many sandboxes as it may have, and none of them gives way."""
+
+    def __init__(self, capacity: int, in_use: int, retry_after_s: float) -> None:
+        super().__init__(capacity, in_use, retry_after_s)
+        self.capacity, self.in_use, self.retry_after_s = capacity, in_use, retry_after_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.in_use} of {self.capacity} sandboxes are in use, and none of them is idle: "
+            f"try again in {self.retry_after_s:g} s, or raise sandbox.slots"
+        )
+
+
+class IllegalTransition(SandboxError):
+    """A sandbox of the pool was about to change in a way that its state does not allow; nothing changed."""
+
+    def __init__(self, sandbox: str, state: str, cause: str, story: tuple[str, ...] = ()) -> None:
+        super().__init__(sandbox, state, cause, story)
+        self.sandbox, self.state, self.cause, self.story = sandbox, state, cause, story
+
+    def __str__(self) -> str:
+        before = f" (before: {'; '.join(self.story)})" if self.story else ""
+        return f"sandbox {self.sandbox} is {self.state}, which {self.cause!r} cannot follow{before}"
+
+
+class PoolUnavailable(SandboxError):
+    """The book of the pool cannot be read or written."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"the pool's book {self.path} cannot be used: {self.reason}"
 
 
 class StaleEpoch(SandboxError):
@@ -115,6 +175,51 @@ class TierUnavailable(SandboxError):
         return f"this host cannot run sandboxes of the tier {self.tier}: {self.what}; {self.remedy}"
 
 
+class UnknownTier(SandboxError, ValueError):
+    """There is no tier of this name."""
+
+    def __init__(self, tier: str, known: str) -> None:
+        super().__init__(tier, known)
+        self.tier, self.known = tier, known
+
+    def __str__(self) -> str:
+        return f"there is no tier {self.tier!r}: there is {self.known}"
+
+
+class ImageNotBuilt(SandboxError):
+    """The tier starts sandboxes from built images, and this one is not there."""
+
+    def __init__(self, image: str, remedy: str) -> None:
+        super().__init__(image, remedy)
+        self.image, self.remedy = image, remedy
+
+    def __str__(self) -> str:
+        return f"the image {self.image} is not built: {self.remedy}"
+
+
+class UnknownImage(SandboxError, ValueError):
+    """There is no image folder of this name."""
+
+    def __init__(self, image: str, known: str) -> None:
+        super().__init__(image, known)
+        self.image, self.known = image, known
+
+    def __str__(self) -> str:
+        return f"there is no image {self.image!r}: there is {self.known}"
+
+
+class ImageBuildFailed(SandboxError):
+    """An image could not be built; `lines` are the last that the builder told."""
+
+    def __init__(self, image: str, reason: str, lines: tuple[str, ...] = (), remedy: str = "") -> None:
+        super().__init__(image, reason, lines, remedy)
+        self.image, self.reason, self.lines, self.remedy = image, reason, lines, remedy
+
+    def __str__(self) -> str:
+        remedy = f": {self.remedy}" if self.remedy else ""
+        return f"the image {self.image} cannot be built ({self.reason}){remedy}"
+
+
 class InvalidSpec(SandboxError, ValueError):
     """The caller asked for something that cannot be; `field` says where."""
 
@@ -124,6 +229,26 @@ class InvalidSpec(SandboxError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.reason}"
+
+
+class DataInUse(InvalidSpec):
+    """The agent's /data is written by another of its sandboxes, and only one may at a time."""
+
+    def __init__(self, owner: str, holder: str) -> None:
+        super().__init__("data_dir", f"the /data of {owner} is in use by sandbox {holder}")
+        self.args = (owner, holder)
+        self.owner, self.holder = owner, holder
+
+
+class FurnishingFailed(SandboxError):
+    """An entry of the workspace could not be put into the sandbox."""
+
+    def __init__(self, sandbox: str, entry: str, reason: str) -> None:
+        super().__init__(sandbox, entry, reason)
+        self.sandbox, self.entry, self.reason = sandbox, entry, reason
+
+    def __str__(self) -> str:
+        return f"the workspace of {self.sandbox} could not be started: {self.entry}: {self.reason}"
 
 
 class RefusedByRunner(SandboxError):
@@ -154,6 +279,41 @@ class ProcessEnded(ProcessError):
 
 class ProcessWaitTimeout(ProcessError, TimeoutError):
     """What was waited for did not happen in time."""
+
+
+class GitError(SandboxError):
+    """A repository could not be checked out."""
+
+    def __init__(self, repository: str, reason: str) -> None:
+        super().__init__(repository, reason)
+        self.repository, self.reason = repository, reason
+
+    def __str__(self) -> str:
+        return f"{self.repository} could not be checked out: {self.reason}"
+
+
+class RepositoryNotFound(GitError):
+    """There is no such repository."""
+
+
+class BranchNotFound(GitError):
+    """The repository has no such branch or tag."""
+
+
+class GitDenied(GitError):
+    """It wants credentials, or others."""
+
+
+class RepositoryUnreachable(GitError):
+    """The sandbox has no network, or not to there."""
+
+
+class GitMissing(GitError):
+    """There is no git inside."""
+
+
+class PortError(_Named):
+    """A port of the sandbox cannot be reached."""
 
 
 class FileError(SandboxError):

@@ -23,7 +23,7 @@ def runtime_name(agent_did: str, environment_id: str) -> str:
     digest = hashlib.sha256(key.encode()).hexdigest()[:HASH_CHARS]
     agent = agent_did.rsplit(":", 1)[-1]
     slug = "-".join(part for part in (_slug(agent)[:15], _slug(environment_id)[:15].strip("-")) if part)
-    return f"{slug}-{digest}" if slug else f"s-{digest}"
+    return f"{slug}-{digest}" if slug not in ("", "slot") else f"s-{digest}"  # slot-…: warm slots
 
 
 def check_name(name: str) -> str:

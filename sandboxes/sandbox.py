@@ -5,41 +5,45 @@ talks to the runner itself, so nothing else is on the way of a turn.
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from sandboxes.channel import SOCKET_NAME, Channel
+from sandboxes.activity import Activity
+from sandboxes.channel import SOCKET_NAME, Channel, open_stream
 from sandboxes.errors import (
     InvalidSpec,
+    PortError,
     RefusedByRunner,
     SandboxBusy,
     SandboxGone,
     SandboxTimeoutError,
     StaleEpoch,
 )
+from sandboxes.git import Repositories
 from sandboxes.process import Process
 from sandboxes.results import MAX_ACTION_BYTES, ExecResult, TurnResult, judge_turn
 from sandboxes.runner.wire import MAX_BODY_BYTES, MAX_OUTPUT_BYTES, Head
-from sandboxes.workspace import Workspace
 
 GRACE_S: Final = 10.0  # for the runner to end a tree and answer, beyond a command's own time
 REQUEST_DEADLINE_S: Final = 30.0  # for everything that is not a command
 RUN_DIRECTORY: Final = "run"
 
 
-class Sandbox(Workspace):
+class Sandbox(Repositories):
     """A living sandbox, held with an epoch. Cheap to make: it connects at the first request, and again if
     need be.
 
     One object serves one event loop; commands and turns may run at once.
     """
 
-    def __init__(self, directory: Path, *, name: str, epoch: int) -> None:
+    def __init__(self, directory: Path, *, name: str, epoch: int, activity: Activity | None = None) -> None:
         self.directory, self.name, self.epoch = directory, name, epoch
         self._channel: Channel | None = None
+        self._activity = activity or Activity(directory, name)  # another: who has kept everybody else out
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,6 +136,32 @@ class Sandbox(Workspace):
         answer, _ = await self._ask({**head, "op": "process_start"})
         return Process(self._ask, str(answer["process"]))
 
+    def process(self, process_id: str) -> Process:
+        """Return a background process that `list_processes` has told of, whoever started it."""
+        return Process(self._ask, process_id)
+
+    @contextlib.asynccontextmanager
+    async def open_port(self, port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Connect to what listens on a loopback port inside the sandbox; closed at the end of the block.
+
+        As long as it is open, it counts as a request: the sandbox is not frozen.
+
+        Raises:
+            PortError: nothing listens there.
+            StaleEpoch, SandboxGone, SandboxBusy: it was not asked.
+        """
+        async with self._activity.request():
+            head = {"id": 1, "op": "bridge", "port": port, "epoch": self.epoch}
+            reader, writer, answer = await open_stream(self.socket, self.name, head)
+            try:
+                if "error" in answer:
+                    raise self._error(
+                        str(answer["error"]), str(answer.get("message", "")), answer.get("detail")
+                    )
+                yield reader, writer
+            finally:
+                writer.transport.abort()
+
     async def list_processes(self) -> list[dict[str, Any]]:
         """Return id, argv, running and exit_code of every background process that is still known."""
         return list((await self._ask({"op": "process_list"}))[0]["processes"])
@@ -180,8 +210,9 @@ class Sandbox(Workspace):
         self, head: Head, body: bytes = b"", *, deadline_s: float = REQUEST_DEADLINE_S
     ) -> tuple[Head, bytes]:
         """Send a request with our epoch and return the answer, or raise what it tells."""
-        channel = await self._connected()
-        answer, raw = await channel.request({**head, "epoch": self.epoch}, body, deadline_s=deadline_s)
+        async with self._activity.request():
+            channel = await self._connected()
+            answer, raw = await channel.request({**head, "epoch": self.epoch}, body, deadline_s=deadline_s)
         if "error" in answer:
             raise self._error(str(answer["error"]), str(answer.get("message", "")), answer.get("detail"))
         return answer, raw
@@ -198,6 +229,8 @@ class Sandbox(Workspace):
             return StaleEpoch(self.name, self.epoch, current if isinstance(current, int) else self.epoch + 1)
         if code in ("too_many", "no_process"):
             return SandboxBusy(self.name, message)
+        if code == "port_closed":
+            return PortError(self.name, message)
         if code == "invalid":
             return InvalidSpec("request", message)
         return RefusedByRunner(self.name, code, message)

@@ -15,6 +15,9 @@ from .removal import remove_tree
 
 MAX_PIECE_BYTES = 4 << 20  # of a file in one frame
 MAX_LISTED = 10_000  # entries in one answer
+MAX_LOOKED_BYTES = 32 << 20  # whose digests are told in one answer
+MAX_PATH_BYTES = 4095  # as in Linux
+MAX_LINKS = 40  # in one path, as in Linux
 _OPENAT2 = 437  # the same number on every architecture
 _RESOLVE = 0x02 | 0x08  # RESOLVE_NO_MAGICLINKS | RESOLVE_BENEATH, linux/openat2.h
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -30,10 +33,17 @@ class PathRefused(Exception):
 class Files:
     """File operations over virtual roots, such as `/workspace` (in the process tier: real ones)."""
 
-    def __init__(self, roots: dict[str, str]) -> None:
+    def __init__(self, roots: dict[str, str], max_file_bytes: int | None = None) -> None:
+        self._max_file_bytes = max_file_bytes
         self._fds = {name: os.open(path, _DIRECTORY) for name, path in roots.items()}
         self._paths = dict(roots)
         self._uploads: dict[str, tuple[int, int, str, str]] = {}
+
+    def close(self) -> None:
+        """Let the roots go."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
 
     def real_directory(self, path: str) -> str:
         """Return the real path of a directory given as a virtual one.
@@ -66,6 +76,8 @@ class Files:
             token = self._start_upload(str(head["path"]), head.get("mode"))
         fd, parent, temporary, name = self._uploads[token]
         try:
+            if self._max_file_bytes is not None and os.fstat(fd).st_size + len(piece) > self._max_file_bytes:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # as the agent's processes would be told
             view = memoryview(piece)
             while view:
                 view = view[os.write(fd, view) :]
@@ -154,6 +166,41 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return {"exists": False}
 
+    def look(self, wanted: list[list[Any]]) -> Answer:
+        """Return what each path is, links unfollowed; of a regular file of the size that goes with it also
+        the digest, so that its asker knows whether it holds what it should without moving it.
+        """
+        left = MAX_LOOKED_BYTES
+        found = []
+        for path, size in wanted[:MAX_LISTED]:
+            self._locate(path)
+            try:
+                seen = self.status(path)
+                if size is not None and seen.get("kind") == "file" and seen["size"] == size <= left:
+                    left -= size
+                    seen["sha256"] = self._digest(path, size)
+            except (OSError, PathRefused):  # a link on the way leads outside or in a circle, or is locked
+                seen = {"exists": False}
+            found.append(seen)
+        return {"found": found}
+
+    def _digest(self, path: str, size: int) -> str | None:
+        """Return the SHA-256 of a file that has this size and is no link; None: it is not that file."""
+        root, parts = self._locate(path)
+        with self._parent(root, parts) as (parent, name):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=parent)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            sha, left = _sha256(), size + 1  # one more: it may be growing
+            while left and (piece := os.read(fd, min(left, 1 << 20))):
+                sha.update(piece)
+                left -= len(piece)
+            return sha.hexdigest() if left == 1 else None
+        finally:
+            os.close(fd)
+
     def _start_upload(self, path: str, mode: object) -> str:
         with self._parent(*self._locate(path)) as (parent, name):
             if not isinstance(mode, int):
@@ -181,10 +228,11 @@ class Files:
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise PathRefused(f"{path} climbs with '..'")
-        root = "/" + (parts[0] if parts else "")
-        if root not in self._fds:
-            raise PathRefused(f"{path} is under none of {', '.join(sorted(self._fds))}")
-        return root, parts[1:]
+        for depth in range(len(parts), 0, -1):  # the innermost root wins: a mount may be several deep
+            root = "/" + "/".join(parts[:depth])
+            if root in self._fds:
+                return root, parts[depth:]
+        raise PathRefused(f"{path} is under none of {', '.join(sorted(self._fds))}")
 
     def _open(self, root: str, parts: list[str], flags: int) -> int:
         return open_beneath(self._fds[root], "/".join(parts) or ".", flags)
@@ -199,6 +247,13 @@ class Files:
             yield fd, parts[-1]
         finally:
             os.close(fd)
+
+
+def _sha256() -> Any:
+    """Return a new SHA-256; only who looks at files pays for loading it."""
+    import hashlib
+
+    return hashlib.sha256()
 
 
 def open_beneath(root_fd: int, relative: str, flags: int) -> int:
@@ -218,32 +273,79 @@ def open_beneath(root_fd: int, relative: str, flags: int) -> int:
             break
     if number in (errno.EXDEV, errno.ELOOP):
         raise PathRefused(f"{relative} leads outside through a link")
-    if number in (
-        errno.ENOSYS,
-        errno.EPERM,
-    ):  # an old kernel, or a filter around us: refuse every link instead
+    if number in (errno.ENOSYS, errno.EPERM):  # an old kernel, gVisor, or a filter around us
         return _walk(root_fd, relative, flags)
     raise OSError(number, os.strerror(number), relative)
 
 
 def _walk(root_fd: int, relative: str, flags: int) -> int:
+    """Do in steps what openat2 does in one: each component is opened unfollowed, links are resolved here.
+
+    No step asks for O_DIRECTORY: together with O_NOFOLLOW, gVisor follows the link all the same.
+    """
+    if len(os.fsencode(relative)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), relative)
+    above: list[int] = []  # the directories between the root and `fd`
     fd = os.dup(root_fd)
-    parts = relative.split("/")
+    left = [part for part in relative.split("/") if part not in ("", ".")]
+    links = 0
     try:
-        for index, part in enumerate(parts):
-            last = index == len(parts) - 1
-            wanted = (flags if last else _DIRECTORY) | os.O_NOFOLLOW
-            inner = os.open(part, wanted, dir_fd=fd)
-            os.close(fd)
+        while left:
+            part = left.pop(0)
+            if part == "..":
+                if not above:
+                    raise PathRefused(f"{relative} leads outside through a link")
+                os.close(fd)
+                fd = above.pop()
+                continue
+            target = _link_target(fd, part)
+            if target is not None:
+                links += 1
+                if target.startswith("/") or links > MAX_LINKS:
+                    raise PathRefused(f"{relative} leads outside through a link")
+                left[:0] = [word for word in target.split("/") if word not in ("", ".")]
+                continue
+            inner = _step(fd, part, flags if not left else os.O_PATH | _DIRECTORY)
+            above.append(fd)
             fd = inner
-    except OSError as error:
+        if not above:  # the root itself
+            inner = _step(fd, ".", flags)
+            above.append(fd)
+            fd = inner
+        return fd
+    except BaseException:
         os.close(fd)
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(
-            f"/proc/self/fd/{root_fd}/{relative}"
-        ):
-            raise PathRefused(f"{relative} leads through a link") from None
         raise
-    return fd
+    finally:
+        for each in above:
+            os.close(each)
+
+
+def _link_target(fd: int, name: str) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _step(fd: int, name: str, flags: int) -> int:
+    wants_directory = bool(flags & os.O_DIRECTORY)
+    extra = os.O_NOFOLLOW | (os.O_NONBLOCK if wants_directory else 0)
+    try:
+        inner = os.open(name, (flags & ~os.O_DIRECTORY) | extra, dir_fd=fd)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it has become a link since we looked
+            raise PathRefused(f"{name} leads outside through a link") from None
+        raise
+    mode = os.fstat(inner).st_mode
+    if stat.S_ISLNK(mode) or (wants_directory and not stat.S_ISDIR(mode)):
+        os.close(inner)
+        if stat.S_ISLNK(mode):
+            raise PathRefused(f"{name} leads outside through a link")
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+    return inner
 
 
 def _describe(status: os.stat_result) -> Answer:

@@ -14,65 +14,119 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import fcntl
 import io
 import json
 import os
 import resource
 import signal
 import sys
+import termios
 import threading
 import traceback
 import types
 from typing import Any, NoReturn
 
-from . import tree
+from . import identity, tree
 
+# By the runner or a starter; a command starts afresh.
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_NOTHING = compile("None", "nothing", "exec")
+_PATH: list[str] = []  # where a unit looks for modules, beside the script's own directories
+PIPE_BYTES = 1 << 15  # what a pipe holds at least without a reader
 _CODE: dict[str, tuple[tuple[int, int, int], types.CodeType]] = {}
 
 Work = dict[str, Any]
 
-# Handled before the real work is there. The first write to a page after a fork copies it, at 2-4 microseconds
-# each: so both sides of a fork touch, while nobody waits, what they will need when somebody does.
-REHEARSAL: Work = {
-    "kind": "turn",
-    "env": {"NAME": "value"},
-    "cwd": "/",
-    "rlimits": {},
-    "numbers": [1, 2.5, None, True],
-}
+
+def rehearsal(config: dict[str, Any]) -> Work:
+    """Return a turn that nobody asked for, to be handled up to its script before a real one is there.
+
+    The first write to a page after a fork copies it, at 2-4 microseconds each. So both sides of a fork touch,
+    while nobody waits, what they will need when somebody does.
+    """
+    env = {**config["env"], "TMPDIR": config["tmp"], "TURN_DATA": "{}", "TURN_NUMBER": "1"}
+    work = {"kind": "turn", "env": env, "cwd": config["home"], "rlimits": {"RLIMIT_CORE": 0}}
+    return {**work, "script": config["script"], "sys_path": config["user_site"], "numbers": [1, 2.5, None]}
 
 
 class Unit:
-    """A process that waits for its work, seen from the runner."""
+    """A process that waits for its work, seen from the runner.
 
-    __slots__ = ("_control", "pid", "stderr", "stdin", "stdout")
+    Args:
+        first: what it rehearses with (see `rehearsal`); None: its work is there already.
+    """
 
-    def __init__(self) -> None:
-        control_r, control_w = os.pipe()
-        in_r, in_w = os.pipe()
-        out_r, out_w = os.pipe()
-        err_r, err_w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _main(in_r, out_w, err_w, control_r)
-        for fd in (control_r, in_r, out_w, err_w):
-            os.close(fd)
-        for fd in (in_w, out_r, err_r):
+    __slots__ = ("_control", "_first", "doomed", "nurse", "pid", "stderr", "stdin", "stdout", "theirs")
+
+    def __init__(self, first: Work | None = None) -> None:
+        self._first = None if first is None else encoded(first)
+        self.pid = self.nurse = 0  # nurse: the nursery's pid, if that is to reap it
+        in_r, self.stdin = os.pipe()
+        self.stdout, out_w = os.pipe()
+        self.stderr, err_w = os.pipe()
+        control_r, self._control = os.pipe()
+        self.theirs = [in_r, out_w, err_w, control_r]
+        for fd in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(fd, False)
-        self.pid, self._control = pid, control_w
-        self.stdin, self.stdout, self.stderr = in_w, out_r, err_r
+        self.doomed = False
+
+    @classmethod
+    def forked(cls, first: Work | None = None) -> Unit:
+        """Return a unit that is a fork of this process."""
+        unit = cls(first)
+        try:
+            unit.fork()
+        except OSError:
+            unit.close()
+            raise
+        return unit
+
+    def fork(self) -> None:
+        """Make the process; again for one that was murdered before it looked at its work."""
+        mark, self.nurse = identity.next_mark(), 0
+        self.pid = os.fork()
+        if self.pid == 0:
+            _main(mark, self._first, *self.theirs)
+        identity.register(mark, self.pid)
 
     def give(self, work: Work) -> None:
-        """Tell the process what to become; one that was murdered meanwhile is not told."""
+        """Tell the process what to become."""
+        tree.signal_all([self.pid], signal.SIGCONT)  # the agent may have stopped it
         view = memoryview(encoded(work))
+        if len(view) > PIPE_BYTES:
+            os.close(self.theirs.pop())  # if nobody reads any more, we must be told
         with contextlib.suppress(BrokenPipeError):
             while view:  # it is blocked in read, so this ends
                 view = view[os.write(self._control, view) :]
         os.close(self._control)
         self._control = -1
 
+    @property
+    def was_murdered(self) -> bool:
+        """Whether the process, which has ended, never looked at its work, though nobody here killed it."""
+        if self.doomed or len(self.theirs) < 4:
+            return False
+        unread = bytearray(4)
+        fcntl.ioctl(self.theirs[-1], termios.FIONREAD, unread)
+        return any(unread)
+
+    def kill(self) -> None:
+        """Kill the process itself."""
+        self.doomed = True
+        tree.signal_all([self.pid], signal.SIGKILL)
+        if self.nurse:
+            tree.signal_all([self.nurse], signal.SIGCONT)  # the agent may have stopped it
+
+    def let_go(self) -> None:
+        """Close the process's ends of its pipes here, so that they can end."""
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs = []
+
     def close(self) -> None:
         """Release the descriptors that are still open."""
+        self.let_go()
         for fd in (self._control, self.stdin, self.stdout, self.stderr):
             if fd >= 0:
                 os.close(fd)
@@ -105,7 +159,7 @@ def load_code(path: str) -> types.CodeType | None:
     return code
 
 
-def _keep_only(*fds: int) -> None:
+def keep_only(*fds: int) -> None:
     """Move `fds` to 0, 1, 2, … and close everything else."""
     high = [os.dup2(fd, 900 + index, inheritable=False) for index, fd in enumerate(fds)]
     for index, fd in enumerate(high):
@@ -113,35 +167,112 @@ def _keep_only(*fds: int) -> None:
     os.closerange(len(fds), 1 << 20)
 
 
-def _main(in_r: int, out_w: int, err_w: int, control: int) -> NoReturn:
-    """Sleep until told what to become, then become it; never returns to the runner's code."""
+def _main(mark: int | None, first: bytes | None, *fds: int) -> NoReturn:
+    """Live as a fork of the runner; never returns to its code."""
     code = 126
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        _keep_only(in_r, out_w, err_w, control)
-        os.setsid()
-        tree.become_subreaper()
+        settle(mark, *fds)
         _open_streams()
-        encoded(json.loads(encoded(REHEARSAL)))
-        raw = b"".join(iter(lambda: os.read(3, 1 << 16), b""))
-        os.close(3)
-        if not raw:
-            os._exit(0)  # the runner has ended
-        work: Work = json.loads(raw)
-        _limit(work["rlimits"])
-        tree.set_dumpable(True)
-        os.chdir(work["cwd"])
-        os.umask(0o022)
-        code = _run_script(work) if work["kind"] == "turn" else _run_command(work)
+        _PATH[:] = sys.path
+        if first is not None:
+            _rehearse(json.loads(first))
+        code = _work()
     except BaseException as error:  # noqa: BLE001 - the edge of a process: it must end here, whatever happened
         os.write(2, f"skylease: {error}\n".encode())
     finally:
         os._exit(code)
 
 
-def _limit(limits: dict[str, int]) -> None:
+def live(mark: int | None, fds: list[int]) -> NoReturn:
+    """Live as a fork of the nursery, which has done all that needs no more than the image."""
+    code = 126
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for index, fd in enumerate(fds):
+            os.dup2(fd, index, inheritable=index < 3)
+        os.closerange(len(fds), 1 << 20)
+        os.setsid()
+        _belong(mark)
+        code = _work()
+    except BaseException as error:  # noqa: BLE001 - the same edge
+        os.write(2, f"skylease: {error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def _work() -> int:
+    """Sleep until told what to become, become it, and return the exit code."""
+    raw = b"".join(iter(lambda: os.read(3, 1 << 16), b""))
+    os.close(3)
+    if not raw:
+        os._exit(0)  # the runner has ended
+    work: Work = json.loads(raw)
+    _prepare(work, dumpable=True)
+    return _run_script(work) if work["kind"] == "turn" else become(work["argv"], work["env"])
+
+
+def look_like(first: Work) -> None:
+    """Look like an interpreter that is about to run the script, so that forks need not."""
+    _open_streams()
+    _PATH[:] = sys.path
+    _rehearse(first)
+
+
+def _rehearse(work: Work) -> None:
+    """Do what any turn does before its script begins; the real one does all of it again."""
+    with contextlib.suppress(OSError):
+        _prepare(work, dumpable=False)
+        module = _dress(work)
+        load_code(work["script"])
+        exec(_NOTHING, module.__dict__)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdout.write("")
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _prepare(work: Work, *, dumpable: bool) -> None:
+    limit(work["rlimits"])
+    tree.set_dumpable(dumpable)
+    volunteer()
+    os.chdir(work["cwd"])
+    os.umask(0o022)
+
+
+def settle(mark: int | None, *fds: int) -> None:
+    """Be a process of its own, no part of the runner: with these descriptors only, as 0, 1, 2, …"""
+    signal.set_wakeup_fd(-1)
+    default_signals()
+    keep_only(*fds)
+    os.setsid()
+    _belong(mark)
+
+
+def default_signals() -> None:
+    """Handle none of the signals that the runner handles."""
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _belong(mark: int | None) -> None:
+    if mark is None:
+        tree.become_subreaper()
+    else:
+        identity.become_agent(mark)
+
+
+def volunteer(pid: int | str = "self") -> None:
+    """When memory runs out, let the kernel end this process and its children before the runner."""
+    with contextlib.suppress(OSError):
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
+        try:
+            os.write(fd, b"800")
+        finally:
+            os.close(fd)
+
+
+def limit(limits: dict[str, int]) -> None:
+    """Set the resource limits of this process and of what it starts."""
     for name, value in limits.items():
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
@@ -149,29 +280,27 @@ def _limit(limits: dict[str, int]) -> None:
         resource.setrlimit(which, (value, value))
 
 
-def _run_command(work: Work) -> int:
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+def become(argv: list[str], env: dict[str, str]) -> int:
+    """Become a command; returns the exit code for one that cannot be run."""
+    for number in IGNORED:
         signal.signal(number, signal.SIG_DFL)
-    argv: list[str] = work["argv"]
     try:
-        os.execvpe(argv[0], argv, work["env"])
+        os.execvpe(argv[0], argv, env)
     except OSError as error:
-        os.write(2, f"skylease: {argv[0]}: {error.strerror}\n".encode())
-        return 127 if isinstance(error, FileNotFoundError) else 126
+        return cannot_run(argv[0], error, 2)
+
+
+def cannot_run(word: str, error: OSError, stderr: int) -> int:
+    """Say why a command cannot be run, and return its exit code."""
+    with contextlib.suppress(OSError):
+        os.write(stderr, f"skylease: {word}: {error.strerror}\n".encode())
+    return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def _run_script(work: Work) -> int:
     """Run the turn script as `__main__` of this fork and return its exit code."""
     path: str = work["script"]
-    os.environ.clear()
-    os.environ.update(work["env"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = [path]
-    sys.path[:0] = [os.path.dirname(path)]
-    sys.path += [part for part in work["sys_path"] if os.path.isdir(part)]
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
-    sys.modules["__main__"] = module
+    module = _dress(work)
     try:
         code = load_code(path)
         if code is None:
@@ -186,6 +315,25 @@ def _run_script(work: Work) -> int:
         traceback.print_exception(type(error), error, trace)
         result = 1
     return _finish(result)
+
+
+def _dress(work: Work) -> types.ModuleType:
+    """Make this process look like an interpreter that was started with the script."""
+    path: str = work["script"]
+    env: dict[str, str] = work["env"]
+    for name in [name for name in os.environ if name not in env]:
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [path]
+    user_site = [part for part in work["sys_path"] if os.path.isdir(part)]
+    sys.path[:] = [os.path.dirname(path), *_PATH, *user_site]
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=path, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    return module
 
 
 def _open_streams() -> None:

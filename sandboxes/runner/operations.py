@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import tree
+from . import bridge, tree
 from .files import Files, PathRefused
 from .processes import MAX_PROCESSES, Background, port_is_open
 from .scratch import Scratch
@@ -20,8 +20,10 @@ from .task import Capture, Task, describe
 from .wire import MAX_BODY_BYTES, MAX_OUTPUT_BYTES, Head
 
 if TYPE_CHECKING:
-    from .jobs import Work
-    from .serve import Connection, Runner
+    from .connection import Connection
+    from .jobs import Unit, Work
+    from .serve import Runner
+    from .starter import Errand
 
 MAX_TASKS = 64  # commands and turns at once
 TURN_DATA_BYTES = 96 << 10  # a larger state goes in a file; the kernel refuses strings of 128 KiB
@@ -78,18 +80,33 @@ class Operations:
         config = runner.config
         self._runner: Runner = runner
         self._config: dict[str, Any] = config
-        self._files: Files = Files(config["roots"])
-        self._scratch = Scratch(config["tmp"], tuple(config["swept"]))
+        self._open()
         self._sessions: dict[str, Session] = {}
         self._processes: dict[str, Background] = {}
         self._tasks: set[Task] = set()
+        self._bridges = 0
         self._numbers = itertools.count(1)
         self._counts = {"turns": 0, "commands": 0}
 
+    def _open(self) -> None:
+        config = self._config
+        self._files: Files = Files(config["roots"], config["rlimits"].get("RLIMIT_FSIZE"))
+        self._scratch = Scratch(config["tmp"], tuple(config["swept"]))
+
+    def reopen(self) -> None:
+        """Take the directories as the configuration now names them; nothing was done yet."""
+        self._files.close()
+        self._open()
+
     @property
     def busy(self) -> bool:
-        """Whether a command or a turn is running (background processes do not count)."""
-        return bool(self._tasks)
+        """Whether a command, a turn or a bridge to a port is running (background processes do not count)."""
+        return bool(self._tasks or self._bridges)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether several commands or turns are running."""
+        return len(self._tasks) > 1
 
     def start(self, connection: Connection, request: object, head: Head, body: bytes) -> None:
         """Begin a request; the answer is sent when its work has ended.
@@ -111,6 +128,11 @@ class Operations:
             if cancel is not None:
                 cancel()
             connection.reply(request, {})
+        elif op == "claim":
+            self._runner.claim(body)
+            connection.reply(request, {})
+        elif op == "bridge":
+            self._bridge(connection, request, head)
         elif op == "write":
             answer = self._files.write(head, body)
             if not head.get("last"):
@@ -167,15 +189,26 @@ class Operations:
             clean()  # before the answer: what a turn left is gone when its caller goes on
             connection.reply(request, *describe(task))
             self._runner.spare_soon()
+            if work["kind"] == "command":
+                self._runner.starter_soon()
+            else:
+                self._runner.nursery_soon()
 
         captures = (Capture(cap), Capture(cap))
-        task = self._make_task(work, stdin, timeout_s=float(head["timeout_s"]), captures=captures, done=done)
+        timeout_s = float(head["timeout_s"])
+        task = self._make_task(work, stdin, started=True, timeout_s=timeout_s, captures=captures, done=done)
         self._tasks.add(task)
         connection.cancels[request] = task.cancel
+        self._runner.spare_soon()  # while the other processor works, nobody waits for the fork
 
-    def _make_task(self, work: Work, stdin: bytes, **rest: Any) -> Task:
+    def _make_task(self, work: Work, stdin: bytes, *, started: bool = False, **rest: Any) -> Task:
+        """Return a new task; `started`: by a starter if one is idle, for it ends with its request."""
         holder: list[Task] = []
-        unit = self._runner.take_unit(lambda status: holder[0].exited(status))
+        unit: Unit | Errand | None = None
+        if started and work["kind"] == "command":
+            unit = self._runner.take_errand(work, lambda status, alone: holder[0].exited(status, alone=alone))
+        if unit is None:
+            unit = self._runner.take_unit(lambda status: holder[0].exited(status))
         holder.append(Task(self._runner.loop, unit, work, stdin, strays=self._runner.strays, **rest))
         return holder[0]
 
@@ -263,6 +296,17 @@ class Operations:
     def _process_list(self, _: Head) -> Answer:
         return {"processes": [process.summary(number) for number, process in self._processes.items()]}, b""
 
+    def _bridge(self, connection: Connection, request: object, head: Head) -> None:
+        """Give the client's connection to a process that joins it to a port."""
+        if self._bridges >= bridge.MAX_BRIDGES:
+            raise Refused("too_many", f"{bridge.MAX_BRIDGES} connections to ports are open already")
+        pid = connection.hand_over(lambda sock: bridge.fork(sock, request, int(head["port"])))
+        self._bridges += 1
+        self._runner.watch_child(pid, self._bridge_ended)
+
+    def _bridge_ended(self, _: int) -> None:
+        self._bridges -= 1
+
     def _port(self, head: Head) -> Answer:
         return {"open": port_is_open(int(head["port"]))}, b""
 
@@ -279,11 +323,19 @@ class Operations:
             **self._counts,
         }, b""
 
+    def _park(self, _: Head) -> Answer:
+        self._runner.park_soon()
+        return {}, b""
+
     def _read(self, head: Head) -> Answer:
         return self._files.read(head["path"], int(head["offset"]), int(head["length"]))
 
     def _list(self, head: Head) -> Answer:
         return self._files.list_directory(head["path"], bool(head.get("recursive"))), b""
+
+    def _abandon(self, head: Head) -> Answer:
+        self._files.abandon(str(head["token"]))
+        return {}, b""
 
     def _delete(self, head: Head) -> Answer:
         return self._files.delete(head["path"], bool(head.get("recursive"))), b""
@@ -303,6 +355,7 @@ def _turn_data(state: bytes, tmp: str) -> dict[str, str]:
 
 _TABLE: dict[str, Callable[[Operations, Head], Answer]] = {
     "renew": lambda self, head: ({"epoch": self._runner.epoch}, b""),
+    "park": Operations._park,
     "session_create": Operations._session_create,
     "session_delete": Operations._session_delete,
     "process_start": Operations._process_start,
@@ -313,7 +366,9 @@ _TABLE: dict[str, Callable[[Operations, Head], Answer]] = {
     "read": Operations._read,
     "list": Operations._list,
     "delete": Operations._delete,
+    "abandon": Operations._abandon,
     "mkdir": lambda self, head: (self._files.mkdir(head["path"]), b""),
     "rename": lambda self, head: (self._files.rename(head["path"], head["target"]), b""),
+    "look": lambda self, head: (self._files.look(head["paths"]), b""),
     "status": lambda self, head: (self._files.status(head["path"]), b""),
 }

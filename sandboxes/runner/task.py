@@ -17,6 +17,7 @@ from typing import Any
 from . import tree
 from .jobs import Unit, Work, exit_code
 from .loop import READ, WRITE, Loop, Timer
+from .starter import Errand
 
 DRAIN_S = 0.05  # reading on after the exit while leftovers hold the pipes
 KILL_AGAIN_S = 0.002  # between two passes over a tree that is being killed
@@ -35,6 +36,9 @@ class Capture:
 
     def add(self, chunk: bytes) -> None:
         """Keep what fits and count the rest."""
+        if not self.ring and len(self.kept) == self.cap:  # full: gigabytes may follow
+            self.dropped += len(chunk)
+            return
         self.kept += chunk
         excess = len(self.kept) - self.cap
         if excess > 0:
@@ -55,7 +59,7 @@ class Task:
     def __init__(
         self,
         loop: Loop,
-        unit: Unit,
+        unit: Unit | Errand,
         work: Work,
         stdin: bytes,
         *,
@@ -98,12 +102,13 @@ class Task:
         if self.exit_code is None:
             tree.signal_all([self._unit.pid, *tree.descendants(self._unit.pid)], number)
 
-    def exited(self, status: int) -> None:
-        """The unit's process was reaped."""
+    def exited(self, status: int, *, alone: bool = False) -> None:
+        """The main process was reaped; `alone`: nothing else of its tree is left."""
         self.duration_s = time.monotonic() - self._started
         self.exit_code = exit_code(status)
+        self._unit.let_go()
         ended = [self._read(fd, rounds=64) for fd in list(self._streams)]
-        if not self._strays():
+        if alone or not self._strays():
             self._finish()
         elif all(ended) or self._passes:
             self._kill()
@@ -160,12 +165,12 @@ class Task:
             return
         self._passes += 1
         with tree.stopped(self._passes > STOP_AFTER_PASSES):
-            if self.exit_code is None:
-                doomed = [*tree.descendants(self._unit.pid), self._unit.pid]
-            else:
-                doomed = self._strays()
+            ended = self.exit_code is not None
+            doomed = self._strays() if ended else tree.descendants(self._unit.pid)
             tree.signal_all(doomed, signal.SIGKILL)
-        if doomed:
+            if not ended:
+                self._unit.kill()
+        if doomed or not ended:
             self._timers.append(self._loop.later(KILL_AGAIN_S * min(self._passes, 25), self._kill))
         else:
             self._finish()

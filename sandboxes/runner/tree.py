@@ -12,8 +12,13 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 
+from . import identity
+
 PR_SET_DUMPABLE = 4  # linux/prctl.h
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 38, 22
+SECCOMP_MODE_FILTER = 2  # linux/seccomp.h
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -21,6 +26,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def set_dumpable(yes: bool) -> None:
     """Say whether processes of the same uid may trace this one or read its memory and descriptors."""
     _libc.prctl(PR_SET_DUMPABLE, 1 if yes else 0, 0, 0, 0)
+
+
+def set_name(name: bytes) -> None:
+    """Set the name by which tools like `ps` and `pkill` know this process, at most 15 bytes."""
+    _libc.prctl(PR_SET_NAME, name, 0, 0, 0)
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog, linux/filter.h."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
+def filter_calls(program: bytes) -> None:
+    """Refuse system calls from here on, in this process and all that it forks.
+
+    Args:
+        program: BPF, 8 bytes an instruction.
+    """
+    order = _Program(len(program) // 8, program)
+    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or _libc.prctl(
+        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(order), 0, 0
+    ):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
 
 
 def become_subreaper() -> None:
@@ -37,7 +66,7 @@ def processes() -> dict[int, tuple[int, str, int]]:
             entry = read_stat(int(name))
             if entry is not None:
                 found[int(name)] = entry
-    return found
+    return identity.orphans_returned(found)
 
 
 def _below(root: int) -> dict[int, tuple[int, str, int]]:

@@ -1,4 +1,4 @@
-"""Control groups of the process tier: memory, pids and cpu limits, version 1 and 2, where we may write them.
+"""Control groups of the tiers: memory, pids and cpu limits, version 1 and 2, where we may write them.
 
 The groups of one tier root live under one parent, `skylease-XXXXXXXX/NAME`; the parent goes with the last of
 them.
@@ -17,6 +17,7 @@ CONTROLLERS: Final = ("memory", "pids", "cpu")
 V1_EXTRA: Final = ("freezer",)
 CPU_PERIOD_US: Final = 100_000
 OVERHEAD_PIDS: Final = 8  # the runner, a spare warden and its main process
+FREEZE_DEADLINE_S: Final = 2.0  # it takes a tenth of a millisecond, unless a process is stuck in the kernel
 EMPTY_DEADLINE_S: Final = 5.0  # a killed group empties within milliseconds
 
 
@@ -27,6 +28,54 @@ class Hierarchy:
     version: int
     path: Path  # where our parent group goes
     controllers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Freezer:
+    """The files of a group by which all its processes are stopped and let go."""
+
+    group: Path
+    file: str
+    frozen: str
+    thawed: str
+    state_file: str
+    state: str  # a line of `state_file` once all have stopped
+
+    @property
+    def path(self) -> Path:
+        """The file to write."""
+        return self.group / self.file
+
+    def freeze(self, deadline_s: float = FREEZE_DEADLINE_S) -> bool:
+        """Stop everything; False if not all have stopped in time, and then all run on.
+
+        Raises:
+            OSError: the group is gone or not ours.
+        """
+        _write(self.path, self.frozen)
+        deadline = time.monotonic() + deadline_s
+        while self.state not in (self.group / self.state_file).read_text().splitlines():
+            if time.monotonic() > deadline:
+                self.thaw()
+                return False
+            time.sleep(0.0005)
+            _write(self.path, self.frozen)  # version 1 tries again only when told again
+        return True
+
+    def thaw(self) -> None:
+        """Let everything run.
+
+        Raises:
+            OSError: the group is gone or not ours.
+        """
+        _write(self.path, self.thawed)
+
+
+# kernel documentation: cgroup-v1/freezer-subsystem, cgroup-v2 "cgroup.freeze" and "cgroup.events"
+_FREEZERS: Final = {
+    1: ("freezer.state", "FROZEN", "THAWED", "freezer.state", "FROZEN"),
+    2: ("cgroup.freeze", "1", "0", "cgroup.events", "frozen 1"),
+}
 
 
 class Cgroups:
@@ -61,6 +110,11 @@ class Cgroups:
         for hierarchy in self._hierarchies:
             _write(self._group(hierarchy, name) / "cgroup.procs", str(pid))
 
+    def files(self, name: str) -> tuple[str, ...]:
+        """Return the files of a sandbox's groups to which a process writes 0 to join."""
+        groups = (self._group(hierarchy, name) for hierarchy in self._hierarchies)
+        return tuple(str(group / "cgroup.procs") for group in groups)
+
     def processes(self, name: str) -> list[int]:
         """Return the pids in the groups of a sandbox."""
         found: set[int] = set()
@@ -70,14 +124,21 @@ class Cgroups:
                 found.update(int(line) for line in text.split() if line != "0")
         return sorted(found)
 
-    def thaw(self, name: str) -> None:
-        """Let frozen processes run, so that they can die."""
+    def freezer(self, name: str) -> Freezer | None:
+        """Return what freezes all of a sandbox at once, None if no writable hierarchy can."""
         for hierarchy in self._hierarchies:
             group = self._group(hierarchy, name)
-            file, value = ("freezer.state", "THAWED") if hierarchy.version == 1 else ("cgroup.freeze", "0")
-            if (group / file).exists():
-                with contextlib.suppress(OSError):
-                    _write(group / file, value)
+            found = _FREEZERS[hierarchy.version]
+            if (group / found[0]).exists():
+                return Freezer(group, *found)
+        return None
+
+    def thaw(self, name: str) -> None:
+        """Let frozen processes run, so that they can die."""
+        freezer = self.freezer(name)
+        if freezer is not None:
+            with contextlib.suppress(OSError):
+                freezer.thaw()
 
     def remove(self, name: str) -> None:
         """Remove the groups of a sandbox, and the parent if it was the last.
@@ -117,6 +178,38 @@ class Cgroups:
 
     def _group(self, hierarchy: Hierarchy, name: str) -> Path:
         return hierarchy.path / self._parent / name
+
+
+def freezer_of(pid: int) -> Freezer | None:
+    """Return what freezes the group in which a process is, made by somebody else; None if we may not."""
+    try:
+        own = Path(f"/proc/{pid}/cgroup").read_text()
+        mounts = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return None
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        kind, fields = right.split(" ", 1)[0], left.split()
+        version = 1 if kind == "cgroup" and "freezer" in right.rsplit(" ", 1)[1].split(",") else 2
+        if (version == 2 and kind != "cgroup2") or fields[3] != "/":
+            continue
+        for entry in own.splitlines():
+            _, controllers, group = entry.split(":", 2)
+            is_ours = "freezer" in controllers.split(",") if version == 1 else not controllers
+            path = Path(fields[4] + group)
+            if is_ours and group != "/" and os.access(path / _FREEZERS[version][0], os.W_OK):
+                return Freezer(path, *_FREEZERS[version])
+    return None
+
+
+def our_cgroups(tag_prefix: str) -> tuple[Cgroups, str]:
+    """Return the groups that a tier's root may make on this host, and why there are none or not all."""
+    hierarchies, reason = find_hierarchies(
+        Path("/proc/self/mountinfo").read_text(),
+        Path("/proc/self/cgroup").read_text(),
+        is_root=os.geteuid() == 0,
+    )
+    return Cgroups(hierarchies, f"skylease-{tag_prefix}"), reason
 
 
 def find_hierarchies(mountinfo: str, own_groups: str, *, is_root: bool) -> tuple[tuple[Hierarchy, ...], str]:

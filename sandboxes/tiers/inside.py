@@ -5,6 +5,7 @@ from typing import Final
 from sandboxes.spec import Limits
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+MAX_FILES: Final = 65_536  # in /tmp; the kernel keeps about a kilobyte for each
 MAX_OPEN_FILES: Final = 1024
 
 
@@ -18,6 +19,13 @@ def environment(home: str) -> dict[str, str]:
         "PYTHONUSERBASE": f"{home}/.local",  # what is installed lies in the workspace, and so in its snapshot
         "NPM_CONFIG_PREFIX": f"{home}/.local",
     }
+
+
+def scratch_limits(limits: Limits) -> tuple[int, int]:
+    """Return how many bytes and how many files /tmp holds, and as many /dev/shm: both are memory, of which
+    enough must be left to the processes even when they are full.
+    """
+    return min(limits.disk_bytes, limits.memory_bytes // 4), min(MAX_FILES, limits.memory_bytes // 16_384)
 
 
 def rlimits(limits: Limits, *, memory_by_cgroup: bool, pids: bool) -> dict[str, int]:

@@ -32,6 +32,8 @@ class Launch:
 
     def __init__(self, log: Path) -> None:
         self._log = log
+        self._begun = time.monotonic()
+        self.deadline_s = START_DEADLINE_S  # for all of the start, from now on
         self._owned: list[int] = []
         self.boot_r, self._boot_w = self._pipe()
         self._ready_r, self.ready_w = self._pipe()
@@ -66,6 +68,11 @@ class Launch:
         return self._listener.fileno()
 
     @property
+    def ends_at(self) -> float:
+        """When the runner must have answered, on the monotonic clock."""
+        return self._begun + self.deadline_s
+
+    @property
     def listener_fd(self) -> int:
         """The listening socket's descriptor."""
         assert self._listener is not None
@@ -79,13 +86,17 @@ class Launch:
         self._owned.append(fd)
         return fd
 
-    def spawn(self, argv: Sequence[str], pass_fds: Sequence[int]) -> None:
-        """Start the first process."""
+    def spawn(self, argv: Sequence[str], pass_fds: Sequence[int], *, by_stdio: bool = False) -> None:
+        """Start the first process; `by_stdio`: only the standard streams are passed on, so they carry the
+        boot object and the word that it is ready.
+        """
+        if by_stdio:
+            self.ready_w_number = 1
         with open(self._log, "ab") as log:
             self.child = subprocess.Popen(
                 list(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=self.boot_r if by_stdio else subprocess.DEVNULL,
+                stdout=self.ready_w if by_stdio else log,
                 stderr=log,
                 pass_fds=list(pass_fds),
                 env={},
@@ -121,12 +132,11 @@ class Launch:
             self.child.wait(START_DEADLINE_S)
 
     def _read_until(self, fd: int, mark: bytes) -> bytes:
-        deadline = time.monotonic() + START_DEADLINE_S
         answer = b""
         while mark not in answer:
-            left = deadline - time.monotonic()
+            left = self.ends_at - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
-                raise self._failed(f"no word from it within {START_DEADLINE_S:g} s")
+                raise self._failed(f"no word from it within {self.deadline_s:g} s")
             chunk = os.read(fd, 4096)
             if not chunk:
                 raise self._failed("it ended at its start")

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import pwd
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -58,6 +59,13 @@ class Uids:
             if _holder(path) == os.fsencode(directory):
                 path.unlink(missing_ok=True)
 
+    def move(self, uid: int, before: Path, after: Path) -> None:
+        """Have a uid belong to the directory that its sandbox's directory was renamed to."""
+        path = self._claims / str(uid)
+        with self._locked():
+            if _holder(path) == os.fsencode(before):
+                path.write_bytes(os.fsencode(after))
+
     def _take(self, uid: int, owner: bytes) -> bool:
         path = self._claims / str(uid)
         holder = _holder(path)
@@ -105,3 +113,17 @@ def _holder(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
+
+
+def give_tree(top: Path, uid: int) -> None:
+    """Make `uid` the owner of a directory and all in it; links are not followed."""
+    if os.stat(top, follow_symlinks=False).st_uid == uid:
+        return
+    for _, directories, names, fd in os.fwalk(top):
+        os.fchown(fd, uid, uid)
+        for name in directories + names:
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if found.st_nlink == 1 or stat.S_ISDIR(
+                found.st_mode
+            ):  # a hard link may belong to somebody else as well
+                os.chown(name, uid, uid, dir_fd=fd, follow_symlinks=False)

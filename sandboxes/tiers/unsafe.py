@@ -10,20 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sandboxes.activity import Frost
 from sandboxes.errors import SandboxFailed
 from sandboxes.runner.tree import descendants, read_stat, signal_all
 from sandboxes.spec import Lack, Probe, SandboxSpec
 from sandboxes.tiers.archive import runner_archive
 from sandboxes.tiers.inside import environment, rlimits
 from sandboxes.tiers.launch import Launch
-from sandboxes.tiers.local import LocalTier, is_running
+from sandboxes.tiers.pids import is_running, stop_tree
 from sandboxes.tiers.record import Record
 from sandboxes.tiers.tagged import find_tagged
+from sandboxes.tiers.warm import WarmTier
 
+SHARED = "it shares the host's network"
 MARK = "SKYLEASE_SANDBOX"  # in the environment of every process
 
 
-class UnsafeTier(LocalTier):
+class UnsafeTier(WarmTier):
     """Sandboxes that are only directories and process trees. /workspace, /data and /tmp exist for file
     operations and `cwd` alone; commands see them under WORKSPACE and TMPDIR.
     """
@@ -32,10 +35,26 @@ class UnsafeTier(LocalTier):
 
     def _probe(self) -> Probe:
         lack = Lack(what="isolation", why="this tier has none", effect="code inside can do whatever you can")
+        mounts = Lack(
+            what="mounts",
+            why="there is no file system of its own",
+            effect="mounts can be reached by file operations and as a cwd, not at their path",
+        )
+        egress = Lack(
+            what="egress",
+            why=SHARED,
+            effect="a spec that names hosts is refused; without one, everything can be reached",
+        )
         python = ".".join(map(str, sys.version_info[:3]))
         return Probe(
-            tier=self.name, ok=True, features={"python": f"{python} at {sys.executable}"}, lacks=(lack,)
+            tier=self.name,
+            ok=True,
+            features={"python": f"{python} at {sys.executable}"},
+            lacks=(lack, mounts, egress),
         )
+
+    def _why_no_egress(self) -> str:
+        return SHARED
 
     def _start(self, spec: SandboxSpec, record: Record, launch: Launch) -> Record:
         archive = self._records.directory(spec.name) / RUN_ARCHIVE
@@ -57,6 +76,7 @@ class UnsafeTier(LocalTier):
         roots = {"/workspace": workspace, "/tmp": tmp}
         if spec.data_dir is not None:
             roots["/data"] = str(spec.data_dir.absolute())
+        roots.update({mount.target: str(mount.source) for mount in spec.mounts if mount.source.is_dir()})
         env = {**environment(workspace), "WORKSPACE": workspace, **spec.env}
         return {
             "detach": True,
@@ -64,12 +84,21 @@ class UnsafeTier(LocalTier):
             "home": workspace,
             "tmp": tmp,
             "swept": [tmp],
-            "script": str(spec.image.root.absolute() / spec.image.turn_script),
+            "script": str(spec.image.root.absolute() / spec.image.script),
             "python_path": [str(spec.image.root.absolute())],
             "user_site": [],
             "env": {**env, MARK: self._records.tag(spec.name)},
             "rlimits": rlimits(spec.limits, memory_by_cgroup=False, pids=False),
         }
+
+    def _why_not_warm(self) -> str:
+        return ""  # nothing is shown to anybody: its processes see all of the host
+
+    def _frost(self, name: str, record: Record) -> Frost:
+        return Frost(tier=self.name)
+
+    def _stop(self, name: str, record: Record, frost: Frost) -> Frost:
+        return replace(frost, stopped=stop_tree(lambda: self._processes(name, record)))
 
     def _hold_still(self, name: str, record: Record | None) -> None:
         if record is not None and record.pid is not None and record.is_alive():
@@ -79,8 +108,9 @@ class UnsafeTier(LocalTier):
         found = []
         if record is not None and record.pid is not None and record.is_alive():
             found = [record.pid, *descendants(record.pid)]
-        found += [pid for pid in find_tagged(self._records.tag(name)) if pid not in found]
-        found += [pid for pid in _marked(self._records.tag(name)) if pid not in found]
+        for tag in map(self._records.tag, self._names_of(name, record)):
+            found += [pid for pid in find_tagged(tag) if pid not in found]
+            found += [pid for pid in _marked(tag) if pid not in found]
         return [pid for pid in found if is_running(pid)]
 
 

@@ -135,10 +135,21 @@ async def test_commands_run_at_once(sandbox: Sandbox) -> None:
 
 
 async def test_too_many_commands_are_refused_by_name(sandbox: Sandbox) -> None:
-    results = await asyncio.gather(*(sandbox.exec("sleep 3") for _ in range(70)), return_exceptions=True)
-    busy = [result for result in results if isinstance(result, SandboxBusy)]
-    assert len(busy) == 6
-    assert all(not isinstance(result, BaseException) for result in results if result not in busy)
+    commands = [asyncio.ensure_future(sandbox.exec("sleep 60")) for _ in range(70)]
+    for refused, ended in enumerate(asyncio.as_completed(commands, timeout=60), start=1):
+        with pytest.raises(SandboxBusy):
+            await ended
+        if refused == 6:
+            break
+    running = [command for command in commands if not command.done()]
+    assert len(running) == 64
+    for command in running:
+        command.cancel()
+    ends = await asyncio.gather(*running, return_exceptions=True)
+    assert {type(end) for end in ends} == {asyncio.CancelledError}
+    async with asyncio.timeout(20):
+        while (await sandbox.stats())["running"]:
+            await asyncio.sleep(0.05)
 
 
 async def test_a_cancelled_command_is_dead(sandbox: Sandbox, count_marked: CountMarked) -> None:
@@ -182,6 +193,19 @@ async def test_a_session_is_an_env_a_cwd_and_a_tmp_of_its_own(sandbox: Sandbox) 
         await sandbox.exec(["true"], session=one)
     assert (await sandbox.exec("cat $TMPDIR/who", session=two)).text == "two\n"
     await sandbox.delete_session(two)
+
+
+async def test_sessions_run_at_once_and_apart(sandbox: Sandbox) -> None:
+    names = [await sandbox.create_session(env={"WHO": f"w{n}"}) for n in range(6)]
+    line = "f() { echo mine; }; export WHO=$WHO-x; echo $WHO > $TMPDIR/who; sleep 0.3; cat $TMPDIR/who; f"
+    begun = time.monotonic()
+    said = await asyncio.gather(*(sandbox.exec(line, session=name) for name in names))
+    assert [one.text for one in said] == [f"w{n}-x\nmine\n" for n in range(6)]
+    assert time.monotonic() - begun < 1.7  # one after the other: 1.8 s
+    after = await asyncio.gather(*(sandbox.exec("echo $WHO; f 2>/dev/null", session=name) for name in names))
+    assert [one.text for one in after] == [f"w{n}\n" for n in range(6)]  # no export, no function stays
+    for name in names:
+        await sandbox.delete_session(name)
 
 
 async def test_deep_recursion_of_processes_dies_with_the_command(

@@ -1,15 +1,19 @@
 """File operations: every verb, its named errors, and no way out."""
 
+import hashlib
 import os
+from collections.abc import AsyncIterator
 
 import pytest
 
 from sandboxes import (
     FileAlreadyExists,
+    FileError,
     FileIsDirectory,
     FileMissing,
     FileNotDirectory,
     PathRefused,
+    RefusedByRunner,
     Sandbox,
 )
 
@@ -28,6 +32,57 @@ async def test_forty_megabytes(sandbox: Sandbox) -> None:
     await sandbox.write_file("large", content)
     assert await sandbox.read_file("large") == content
     await sandbox.delete("large")
+
+
+async def test_a_stream_is_written_and_read_in_pieces(sandbox: Sandbox) -> None:
+    piece = os.urandom(1 << 20)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield piece
+        yield b"end"
+
+    await sandbox.write_file("streamed", pieces(), mode=0o750)
+    digest, largest = hashlib.sha256(), 0
+    async for part in sandbox.stream_file("streamed"):
+        digest.update(part)
+        largest = max(largest, len(part))
+    assert digest.digest() == hashlib.sha256(piece * 40 + b"end").digest()
+    assert largest <= 4 << 20
+    assert (await sandbox.exec("test -x streamed")).exit_code == 0
+    await sandbox.delete("streamed")
+
+
+async def test_a_stream_that_breaks_leaves_what_was_there(sandbox: Sandbox) -> None:
+    await sandbox.mkdir("broken")
+    await sandbox.write_file("broken/file", b"before")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x" * (9 << 20)
+        raise ConnectionError("the source ended")
+
+    with pytest.raises(ConnectionError):
+        await sandbox.write_file("broken/file", pieces())
+    assert await sandbox.read_file("broken/file") == b"before"
+    assert [entry.path for entry in await sandbox.list_files("broken")] == ["file"]
+
+
+async def test_names_that_are_no_text_can_be_listed_and_used(sandbox: Sandbox) -> None:
+    await sandbox.exec(
+        ["python3", "-c", "import os; os.mkdir('raw'); open(b'raw/\\xff\\xfe', 'w').write('x')"]
+    )
+    (entry,) = await sandbox.list_files("raw")
+    assert os.fsencode(entry.path) == b"\xff\xfe"
+    assert await sandbox.read_file(f"raw/{entry.path}") == b"x"
+    await sandbox.rename(f"raw/{entry.path}", "raw/text")
+    await sandbox.delete("raw", recursive=True)
+
+
+async def test_a_name_that_is_too_long_is_refused(sandbox: Sandbox) -> None:
+    with pytest.raises((RefusedByRunner, FileError)):
+        await sandbox.write_file("a" * 256, b"")
+    with pytest.raises((RefusedByRunner, FileError)):
+        await sandbox.mkdir("/".join(["d" * 250] * 20))
 
 
 @pytest.mark.parametrize("name", ["ünï cödé 🎲", "with'quote\"", "-rf", "new\nline", "a" * 255])

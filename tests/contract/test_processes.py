@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from sandboxes import ProcessEnded, ProcessWaitTimeout, RefusedByRunner, Sandbox
+from sandboxes import (
+    ProcessEnded,
+    ProcessWaitTimeout,
+    RefusedByRunner,
+    Sandbox,
+    SandboxBusy,
+    connect_sandbox,
+)
 
 SERVER = (
     "import socket, time\ns = socket.create_server(('127.0.0.1', {port}))\n"
@@ -60,16 +67,6 @@ async def test_a_port_is_waited_for(sandbox: Sandbox, unused_port: int) -> None:
     assert await process.wait(10) == 137
 
 
-@pytest.fixture
-def unused_port() -> int:
-    """A port of the loopback that nobody uses (the tier unsafe shares ours)."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 async def test_a_process_lives_on_between_commands_and_turns(sandbox: Sandbox) -> None:
     process = await sandbox.start_process("while true; do echo tick; sleep 0.1; done")
     await sandbox.exec("true")
@@ -83,6 +80,46 @@ async def test_a_process_lives_on_between_commands_and_turns(sandbox: Sandbox) -
     await process.wait(10)
     mine = [p for p in await sandbox.list_processes() if p["id"] == process.id]
     assert (mine[0]["running"], mine[0]["exit_code"]) == (False, 137)
+
+
+async def test_another_holder_finds_and_ends_what_runs(sandbox: Sandbox) -> None:
+    runs = await sandbox.start_process("echo up; sleep 60")
+    ended = await sandbox.start_process("echo out; exit 9")
+    await runs.wait_for_log("up", timeout=10)
+    await ended.wait(10)
+    await sandbox.close()
+    async with connect_sandbox(sandbox.directory, epoch=sandbox.epoch) as other:
+        listed = {entry["id"]: entry for entry in await other.list_processes()}
+        assert (listed[runs.id]["running"], listed[runs.id]["exit_code"]) == (True, None)
+        assert (listed[ended.id]["running"], listed[ended.id]["exit_code"]) == (False, 9)
+        assert listed[runs.id]["argv"] == ["/bin/sh", "-c", "echo up; sleep 60"]
+        assert (await other.process(ended.id).logs()).stdout == b"out\n"
+        assert await other.process(runs.id).wait_for_log("up", timeout=5) == "up"
+        await other.process(runs.id).kill()
+        assert await runs.wait(10) == 137
+
+
+async def test_a_pattern_may_come_in_pieces_and_in_many_bytes(sandbox: Sandbox) -> None:
+    code = (  # each byte in a write of its own, some of them half of a character
+        "import sys, time\nfor byte in 'état prêt 42\\n'.encode():\n"
+        "    sys.stdout.buffer.write(bytes([byte])); sys.stdout.flush(); time.sleep(0.005)\ntime.sleep(60)"
+    )
+    process = await sandbox.start_process(["python3", "-c", code])
+    assert await process.wait_for_log(r"prêt (\d+)\n", timeout=20) == "prêt 42\n"
+    await process.kill()
+
+
+async def test_sixty_four_processes_and_no_more(sandbox: Sandbox) -> None:
+    for entry in await sandbox.list_processes():
+        await sandbox.process(entry["id"]).kill()
+        await sandbox.process(entry["id"]).wait(10)
+    processes = [await sandbox.start_process("sleep 60") for _ in range(64)]
+    with pytest.raises(SandboxBusy):
+        await sandbox.start_process("sleep 60")
+    await asyncio.gather(*(process.kill() for process in processes))
+    await asyncio.gather(*(process.wait(20) for process in processes))
+    last = await sandbox.start_process("true")  # the ended make room
+    assert await last.wait(10) == 0
 
 
 async def test_kill_takes_the_whole_tree_and_is_idempotent(sandbox: Sandbox, count_marked: object) -> None:

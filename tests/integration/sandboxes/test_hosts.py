@@ -50,8 +50,10 @@ def test_the_contract_holds_for_an_ordinary_user(tmp_path: Path) -> None:
     home.mkdir(mode=0o700)
     os.chown(home, ORDINARY_UID, ORDINARY_UID)
     packages = [path for path in sys.path if path.endswith("site-packages")]
-    tests = [f"tests/contract/{name}.py" for name in ("test_exec", "test_turn", "test_life")]
-    arguments = ["-q", "-k", "process and not unsafe", "-p", "no:cacheprovider", f"--basetemp={home}/tests"]
+    # the other files ask things of the runner alone, which is the same whoever started it
+    names = ("test_exec", "test_turn", "test_life", "test_abuse", "test_git", "test_slots")
+    tests = [f"tests/contract/{name}.py" for name in names]
+    arguments = ["-q", "-k", "process] or process-", "-p", "no:cacheprovider", f"--basetemp={home}/tests"]
     try:
         done = subprocess.run(
             [SYSTEM_PYTHON, "-m", "pytest", *tests, *arguments],
@@ -67,7 +69,7 @@ def test_the_contract_holds_for_an_ordinary_user(tmp_path: Path) -> None:
             extra_groups=[],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=240,
             check=False,
         )
     finally:

@@ -128,3 +128,49 @@ def test_removing_what_is_not_there_is_done(tmp_path: Path) -> None:
     (tmp_path / "skylease-x" / "one").mkdir(parents=True)
     groups.remove("one")
     assert os.listdir(tmp_path) == []
+
+
+def group_of(hierarchy: Hierarchy) -> Path:
+    group = hierarchy.path / "parent" / "one"
+    group.mkdir(parents=True)
+    return group
+
+
+def test_version_2_freezes_by_its_own_files(tmp_path: Path) -> None:
+    hierarchy = Hierarchy(version=2, path=tmp_path, controllers=("memory",))
+    group = group_of(hierarchy)
+    cgroups = Cgroups((hierarchy,), "parent")
+    assert cgroups.freezer("one") is None
+    (group / "cgroup.freeze").write_text("0")
+    (group / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    freezer = cgroups.freezer("one")
+    assert freezer is not None
+    assert freezer.freeze()
+    assert (group / "cgroup.freeze").read_text() == "1"
+    assert (freezer.path, freezer.thawed) == (group / "cgroup.freeze", "0")
+    cgroups.thaw("one")
+    assert (group / "cgroup.freeze").read_text() == "0"
+
+
+def test_what_does_not_freeze_in_time_runs_on(tmp_path: Path) -> None:
+    hierarchy = Hierarchy(version=2, path=tmp_path, controllers=("memory",))
+    group = group_of(hierarchy)
+    (group / "cgroup.freeze").write_text("0")
+    (group / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    freezer = Cgroups((hierarchy,), "parent").freezer("one")
+    assert freezer is not None
+    assert not freezer.freeze(deadline_s=0.01)
+    assert (group / "cgroup.freeze").read_text() == "0"
+
+
+def test_version_1_freezes_by_the_freezers_hierarchy(tmp_path: Path) -> None:
+    memory = Hierarchy(version=1, path=tmp_path / "memory", controllers=("memory",))
+    freezer_at = Hierarchy(version=1, path=tmp_path / "freezer", controllers=("freezer",))
+    group_of(memory)
+    group = group_of(freezer_at)
+    (group / "freezer.state").write_text("THAWED")
+    freezer = Cgroups((memory, freezer_at), "parent").freezer("one")
+    assert freezer is not None
+    assert freezer.freeze()  # a plain file says what was written to it, as the kernel's does
+    freezer.thaw()
+    assert (group / "freezer.state").read_text().startswith("THAWED")

@@ -55,6 +55,9 @@ ARGUMENTS = {
     "SandboxTimeoutError": ("s", 1.5, RESULT),
     "StaleEpoch": ("s", 1, 2),
     "TierUnavailable": ("process", "no bwrap", "install it"),
+    "FurnishingFailed": ("s", "entry", "why"),
+    "PoolFull": (5, 5, 1.5),
+    "IllegalTransition": ("s", "running", "evicted", ("warm used running",)),
     "RefusedByRunner": ("s", "not_found", "no session"),
 }
 
@@ -164,7 +167,10 @@ def test_only_the_first_process_of_a_sandbox_may_stop_everybody() -> None:
 
 def test_tagged_processes_are_found_by_the_whole_word() -> None:
     tag = f"skylease:0:test-{os.getpid()}"  # of this run: another may go on beside it
-    with subprocess.Popen([sys.executable, "-c", "input()", tag], stdin=subprocess.PIPE) as process:
+    argv = [sys.executable, "-c", "print(flush=True)\ninput()", tag]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # its command line is not there yet at the moment that exec succeeds
         assert find_tagged(tag) == [process.pid]
         assert find_tagged("skylease:0:test") == []
         process.kill()

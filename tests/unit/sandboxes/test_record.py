@@ -72,3 +72,38 @@ def test_the_root_is_private(tmp_path: Path) -> None:
 
 def test_tags_of_different_roots_differ(tmp_path: Path) -> None:
     assert Records(tmp_path / "a").tag("one") != Records(tmp_path / "b").tag("one")
+
+
+SLOT = "slot-0123456789abcdef"
+
+
+def test_slots_are_beside_the_sandboxes(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.directory(SLOT).mkdir(parents=True)
+    slot = replace(RECORD, name=SLOT, fits="x", ready=True, pid=1)
+    records.save(slot)
+    assert (records.names(), records.slot_names(), records.load(SLOT)) == ([], [SLOT], slot)
+    assert slot.outside == SLOT
+
+
+def test_what_a_slot_has_become_is_found_by_its_handle(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.directory(SLOT).mkdir(parents=True)
+    records.save(replace(RECORD, name=SLOT, fits="x", ready=True))
+    assert (records.leads_to(SLOT), records.claimed_by(SLOT)) == (SLOT, None)
+    records.turn_handle(SLOT, SLOT)
+    assert (records.handle(SLOT) / "sandbox.json").exists()
+    records.turn_handle(SLOT, "one")
+    assert (records.leads_to(SLOT), records.claimed_by(SLOT)) == (SLOT, None)  # not renamed yet
+    os.rename(records.directory(SLOT), records.directory("one"))
+    half = records.load("one")
+    assert half == replace(RECORD, handle=SLOT)  # neither ready nor a slot any more
+    assert half.outside == SLOT
+    records.save(replace(half, ready=True))
+    assert (records.leads_to(SLOT), records.claimed_by(SLOT)) == ("one", replace(half, ready=True))
+    assert (records.handle(SLOT) / "sandbox.json").exists()
+    records.save(RECORD)  # another one has that name by now
+    assert records.claimed_by(SLOT) is None
+    records.drop_handle(SLOT)
+    assert (records.leads_to(SLOT), records.claimed_by(SLOT)) == ("", None)
+    assert os.listdir(records.handles) == []

@@ -32,6 +32,20 @@ def test_the_same_sandbox_gets_the_same_again(tmp_path: Path) -> None:
     assert pool.claim(directory) == pool.claim(directory)
 
 
+def test_a_uid_goes_with_its_directory(tmp_path: Path) -> None:
+    pool = uids(tmp_path, count=1)
+    before, after = make(tmp_path, "before"), tmp_path / "after"
+    uid = pool.claim(before)
+    before.rename(after)
+    pool.move(uid, tmp_path / "another", tmp_path / "nowhere")  # not theirs
+    pool.move(uid, before, after)
+    with pytest.raises(NoFreeUid):
+        pool.claim(make(tmp_path, "before"))
+    assert pool.claim(after) == uid
+    pool.release(uid, after)
+    assert pool.claim(make(tmp_path, "before")) == uid
+
+
 def test_a_released_uid_is_free_and_a_strangers_is_not(tmp_path: Path) -> None:
     pool = uids(tmp_path, count=1)
     one, two = make(tmp_path, "one"), make(tmp_path, "two")
