@@ -5,13 +5,14 @@ game master that publishes turns and reads actions knows no game at all.
 """
 
 from games.errors import GameError, IllegalAction, LogInvalid, SettingsInvalid
-from games.rules import Death, Episode, GameEvent, Mortal, Outcome, Rules, TurnRequest, deaths_in
+from games.rules import Death, Episode, GameEvent, Gathering, Mortal, Outcome, Rules, TurnRequest, deaths_in
 
 __all__ = [
     "Death",
     "Episode",
     "GameError",
     "GameEvent",
+    "Gathering",
     "IllegalAction",
     "LogInvalid",
     "Mortal",

@@ -81,7 +81,8 @@ class Rules(Protocol):
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """Every decision so far: `{turn, player, action}` or `{turn, player, skip}`."""
+        """Everything that came from outside: `{turn, player, action}`, `{turn, player, skip}`, and in a
+        `Gathering` `{turn, player, presence}` before the decision of that turn."""
         ...
 
     def log_sha256(self) -> str:
@@ -111,6 +112,24 @@ class Mortal(Protocol):
 
 
 @runtime_checkable
+class Gathering(Protocol):
+    """A game that can begin without all of its players; who comes later joins the others."""
+
+    @property
+    def away(self) -> list[int]:
+        """The players who are not there; none of them is asked for anything."""
+        ...
+
+    def leave_behind(self, player: int) -> list[GameEvent]:
+        """Begin without a player. Raises: IllegalAction: the game has begun, or nobody else is there."""
+        ...
+
+    def arrive(self, player: int) -> list[GameEvent]:
+        """Let in a player who was away. Raises: IllegalAction: it is there, or the game is over."""
+        ...
+
+
+@runtime_checkable
 class Episode(Protocol):
     """A game that may be one of several in a row, and can be told afterwards."""
 
@@ -121,6 +140,10 @@ class Episode(Protocol):
 
     def characters(self) -> list[dict[str, Any]]:
         """What the players take into the next game, by player, as JSON."""
+        ...
+
+    def tell(self, event: GameEvent, names: Sequence[str]) -> str:
+        """One event as a sentence, empty for what is not worth one; `names` by player."""
         ...
 
     def chronicle(self, names: Sequence[str]) -> str:

@@ -1,7 +1,5 @@
 """A game of Catan as an environment: requests out, actions in, forced moves played, everything in a log."""
 
-import hashlib
-import json
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
@@ -19,24 +17,22 @@ from games.catan.settings import Settings
 from games.catan.sketch import plain_name, sketch
 from games.catan.table import Phase, Seat, Table
 from games.catan.view import player_state, standings
-from games.errors import IllegalAction, LogInvalid, SettingsInvalid
+from games.errors import IllegalAction, SettingsInvalid
+from games.logged import LoggedGame, kept_reason
 from games.rules import GameEvent, Outcome, TurnRequest
 
 MIN_PLAYERS: Final = 2
 MAX_PLAYERS: Final = 4
-MAX_SKIP_REASON: Final = 500  # characters kept of a reason
 
 
-class Catan:
+class Catan(LoggedGame):
     """One game; see `games.Rules` for the contract. All randomness follows from the seed."""
 
     def __init__(self, table: Table, chance: Chance, seed: int) -> None:
         """Take over a table as it stands; `Catan.new` deals a fresh one."""
+        super().__init__(len(table.seats), seed)
         self.table = table
         self._chance = chance
-        self._seed = seed
-        self._log: list[dict[str, Any]] = []
-        self._outcome: Outcome | None = None
         self._settle([])
 
     @classmethod
@@ -54,22 +50,6 @@ class Catan:
             robber=board.desert,
         )
         return cls(table, SeededChance(seed), seed)
-
-    @classmethod
-    def replay(cls, players: int, seed: int, settings: Mapping[str, Any], log: list[dict[str, Any]]) -> Self:
-        """The game that wrote `log`. Raises: SettingsInvalid; LogInvalid, naming the entry."""
-        game = cls.new(players, seed, settings)
-        for index, entry in enumerate(log):
-            try:
-                if entry["turn"] != game.turn_number:
-                    raise LogInvalid(index, f"it is of turn {entry['turn']}, due is {game.turn_number}")
-                if "skip" in entry:
-                    game.skip(entry["player"], entry["skip"])
-                else:
-                    game.apply(entry["player"], entry["action"])
-            except (IllegalAction, KeyError, TypeError) as error:
-                raise LogInvalid(index, str(error)) from error
-        return game
 
     def request(self) -> TurnRequest | None:
         """The decision asked for now, or None when the game is over. Asking again gives the same."""
@@ -89,38 +69,9 @@ class Catan:
     def skip(self, player: int, reason: str) -> list[GameEvent]:
         """Play a plain legal move for a player who gave none. Raises: IllegalAction, out of turn."""
         self._check_player(player)
-        kept = str(reason)[:MAX_SKIP_REASON].encode("utf-8", "replace").decode()
+        kept = kept_reason(reason)
         events: list[GameEvent] = [{"event": "skipped", "player": player, "reason": kept}]
         return events + self._decide(fallback_move(self.table), {"skip": kept})
-
-    def outcome(self) -> Outcome | None:
-        """How the game ended, None while it goes on."""
-        return self._outcome
-
-    @property
-    def turn_number(self) -> int:
-        """Number of the current request, from 1; after the end, of the last one."""
-        return len(self._log) + (self._outcome is None)
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        """Every decision so far, as JSON."""
-        return list(self._log)
-
-    def log_sha256(self) -> str:
-        """Digest over canonical JSON of settings, players, seed, log and outcome."""
-        end = self._outcome
-        record = {
-            "settings": self.table.settings.to_json(),
-            "players": len(self.table.seats),
-            "seed": self._seed,
-            "log": self._log,
-            "outcome": None
-            if end is None
-            else {"reason": end.reason, "winner": end.winner, "turns": end.turns},
-        }
-        canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def standings(self) -> list[dict[str, Any]]:
         """One row per player for a spectator, hidden victory points included."""
@@ -133,6 +84,9 @@ class Catan:
     def render_svg(self, names: Sequence[str]) -> str:
         """The board, the pieces and the points as an SVG document; `names` by player."""
         return picture(self.table, names, self._headline(names))
+
+    def _agreed(self) -> dict[str, Any]:
+        return self.table.settings.to_json()
 
     def _headline(self, names: Sequence[str]) -> str:
         if self._outcome is None:
@@ -148,16 +102,16 @@ class Catan:
             raise IllegalAction(f"it is player {self.table.decider}'s decision")
 
     def _decide(self, move: Move, what: dict[str, Any]) -> list[GameEvent]:
-        self._log.append({"turn": self.turn_number, "player": self.table.decider} | what)
+        self._note(self.table.decider, what)
         return self._settle(play(self.table, move, self._chance))
 
     def _settle(self, events: list[GameEvent]) -> list[GameEvent]:
         """Play forced moves until a player has a choice or the game is over."""
         while self._outcome is None:
-            end = ending(self.table, len(self._log))
+            end = ending(self.table, self._decisions)
             if end is not None:
                 self.table.phase = Phase.OVER
-                self._outcome = Outcome(reason=end[0].value, winner=end[1], turns=len(self._log))
+                self._outcome = Outcome(reason=end[0].value, winner=end[1], turns=self._decisions)
                 return [*events, {"event": "finished", "reason": end[0].value, "winner": end[1]}]
             moves = legal_moves(self.table)
             if len(moves) != 1 or open_forms(self.table):

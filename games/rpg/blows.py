@@ -144,7 +144,8 @@ def _target(quest: Quest, foe: Enemy, dice: Dice) -> int | None:
 
 
 def _name(foe: Enemy) -> str:
-    return f"{'the' if foe.kind is Kind.BOSS else 'a'} {foe.kind.value}"
+    article = {Kind.BOSS: "the", Kind.ORC: "an"}.get(foe.kind, "a")
+    return f"{article} {foe.kind.value}"
 
 
 def _enemy_blow(quest: Quest, foe: Enemy, player: int, dice: Dice, cause: str) -> None:

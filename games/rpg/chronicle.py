@@ -1,9 +1,11 @@
 """What happened in an adventure, told in Markdown for people."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from games.rpg.hero import Hero
 from games.rpg.quest import Quest
 from games.rpg.sketch import headline, plain_name
 from games.rules import GameEvent
@@ -20,6 +22,13 @@ _SCENES: Final = {
     "boss": "here sits the warlord",
 }
 _QUIET: Final = frozenset({"experience", "cleared", "hint", "refreshed", "foe_searches", "skipped"})
+_WOUNDS: Final = {  # how: verb, with what
+    "blow": ("hits", ""),
+    "critical": ("hits", " *hard*"),
+    "luck": ("is lucky against", ""),
+}
+_COUNTS: Final = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+_MARKS: Final = re.compile(r"\\(.)|\*+")  # Markdown's: what is escaped stays, what is stressed does not
 _ESCAPED: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
 
 
@@ -36,28 +45,34 @@ def chronicle(quest: Quest, story: Sequence[GameEvent], names: Sequence[str]) ->
     for event in story:
         kind = event["type"]
         if kind == "room":
-            lines += [
-                "",
-                f"## Room {event['room']}: the {event['name']}",
-                "",
-                f"*{_SCENES[event['kind']]}*",
-                "",
-            ]
+            heading = f"## Room {event['room']}: the {event['name']}"
+            lines += [*_gap(lines), heading, "", f"*{_SCENES[event['kind']]}*", ""]
         elif kind not in _QUIET and (sentence := _tell(event, name)):
             lines.append(f"- {sentence}")
-    lines += ["", "## The end" if quest.reason else "## So far", "", f"{headline(quest)}.", ""]
+    lines += [*_gap(lines), "## The end" if quest.reason else "## So far", "", f"{headline(quest)}.", ""]
     for player, hero in enumerate(quest.heroes):
-        fate = (
-            f"died of {_plain(hero.cause or '')}"
-            if hero.dead
-            else f"lives, {hero.hp} of {hero.max_hp} hit points"
-        )
-        if hero.raised:
-            fate += ", but was called back and will ride again"
-        lines.append(
-            f"- **{name(player)}**, {hero.klass.value} of level {hero.level}: {fate}; {hero.xp} experience"
-        )
+        fate = f"{_fate(hero)}; {hero.xp} experience" if player not in quest.away else "never came"
+        lines.append(f"- **{name(player)}**, {hero.klass.value} of level {hero.level}: {fate}")
     return "\n".join(lines) + "\n"
+
+
+def _gap(lines: list[str]) -> list[str]:
+    return [""] if lines[-1] else []
+
+
+def sentence(event: GameEvent, names: Sequence[str]) -> str:
+    """One event as a plain sentence for a terminal; empty for what is not worth one."""
+    if event["type"] == "room":
+        return f"The party enters room {event['room']}, the {event['name']}: {_SCENES[event['kind']]}"
+    told = "" if event["type"] in _QUIET else _tell(event, lambda player: _plain(plain_name(names, player)))
+    return _MARKS.sub(lambda mark: mark.group(1) or "", told)
+
+
+def _fate(hero: Hero) -> str:
+    if not hero.dead:
+        return f"lives, {hero.hp} of {hero.max_hp} hit points"
+    called_back = ", but was called back and will ride again" if hero.raised else ""
+    return f"was killed by {_plain(hero.cause or '')}{called_back}"
 
 
 def _plain(text: str) -> str:
@@ -94,20 +109,43 @@ def _message(event: GameEvent, name: Name) -> str:
 
 
 def _combat(event: GameEvent, name: Name) -> str:
-    foes = ", ".join(event["foes"])
-    return f"**Ambush!** {foes} from out of the dark" if event["ambush"] else f"**A fight** begins: {foes}"
+    crowds: Counter[str] = Counter(event["foes"])
+    foes = " and ".join(_crowd(kind, count) for kind, count in crowds.items())
+    return f"**Ambush!** Out of the dark: {foes}" if event["ambush"] else f"**A fight** begins: {foes}"
+
+
+def _crowd(kind: str, count: int) -> str:
+    if kind == "warlord":
+        return "the warlord"
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" if count == 1 else f"{_COUNTS.get(count, count)} {kind}s"
 
 
 def _wound(event: GameEvent, name: Name) -> str:
-    how = {"blow": "hits", "critical": "hits *hard*", "luck": "is lucky against"}.get(event["how"], "burns")
-    with_what = "" if how != "burns" else f" with {event['how'].replace('_', ' ')}"
-    return f"{_who(event, name)} {how} {_foe(event)}{with_what} for {event['damage']}: {event['condition']}"
+    verb, with_what = _WOUNDS.get(event["how"], ("burns", f" with {event['how'].replace('_', ' ')}"))
+    return f"{_who(event, name)} {verb} {_foe(event)}{with_what} for {event['damage']}: {event['condition']}"
 
 
 def _hurt(event: GameEvent, name: Name) -> str:
     if not event["damage"]:
         return f"{_who(event, name)} is hit by {event['cause']}, but the armour holds"
-    return f"{_who(event, name)} loses {event['damage']} hit points to {event['cause']}, {event['hp']} left"
+    points = "1 hit point" if event["damage"] == 1 else f"{event['damage']} hit points"
+    return f"{_who(event, name)} loses {points} to {event['cause']}, {event['hp']} left"
+
+
+def _healed(event: GameEvent, name: Name) -> str:
+    if event["by"] == event["player"]:
+        return f"{_who(event, name)} gets {event['points']} hit points back"
+    return f"{name(event['by'])} heals {_who(event, name)} by {event['points']}"
+
+
+def _shielded(event: GameEvent, name: Name) -> str:
+    whom = "" if event["by"] == event["player"] else f" before {_who(event, name)}"
+    return f"{name(event['by'])} raises a shield{whom}"
+
+
+def _thing(item: str) -> str:
+    return item.replace("_", " ") if item in ("leather", "mail") else f"a {item.replace('_', ' ')}"
 
 
 def _search(event: GameEvent, name: Name) -> str:
@@ -128,7 +166,9 @@ def _overcome(event: GameEvent, name: Name) -> str:
 _Teller = Callable[[GameEvent, Name], str]
 _TELLERS: Final[dict[str, _Teller]] = {
     "message": _message,
-    "buy": lambda e, n: f"{_who(e, n)} buys {e['item'].replace('_', ' ')} for {e['gold']} gold",
+    "buy": lambda e, n: f"{_who(e, n)} buys {_thing(e['item'])} for {e['gold']} gold",
+    "is_awaited": lambda e, n: f"{_who(e, n)} is not here yet: the others will not wait",
+    "arrives": lambda e, n: f"**{_who(e, n)} catches up with the party**",
     "depart": lambda e, n: "The party sets out",
     "combat": _combat,
     "miss": lambda e, n: f"{_who(e, n)} misses {_foe(e)}",
@@ -143,15 +183,15 @@ _TELLERS: Final[dict[str, _Teller]] = {
     "foe_fled": lambda e, n: f"{_foe(e).capitalize()} runs away",
     "boss_sweep": lambda e, n: "The warlord sweeps his axe through all of them",
     "hurt": _hurt,
-    "death": lambda e, n: f"**{_who(e, n)} dies: {e['cause']}**",
+    "death": lambda e, n: f"**{_who(e, n)} is killed by {e['cause']}**",
     "poisoned": lambda e, n: f"{_who(e, n)} is poisoned",
     "stunned": _stunned,
     "loses_turn": lambda e, n: f"{_who(e, n)} is too dazed to act",
     "taunt": lambda e, n: f"{_who(e, n)} roars at the enemies",
     "defend": lambda e, n: f"{_who(e, n)} takes cover",
     "hide": _outcome_of("slips into the shadows", "gone", "seen"),
-    "healed": lambda e, n: f"{n(e['by'])} heals {_who(e, n)} by {e['points']}",
-    "shielded": lambda e, n: f"{n(e['by'])} shields {_who(e, n)}",
+    "healed": _healed,
+    "shielded": _shielded,
     "drink": lambda e, n: f"{_who(e, n)} drinks a {e['item']}",
     "resurrect": lambda e, n: (
         f"{n(e['by'])} calls {_who(e, n)} back: " + ("a breath" if e["works"] else "no answer")

@@ -1,12 +1,11 @@
 """An adventure as an environment: requests out, actions in, forced moves played, everything in a log."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-from games.errors import IllegalAction, LogInvalid, SettingsInvalid
-from games.rpg.chronicle import chronicle
+from games.errors import IllegalAction, SettingsInvalid
+from games.logged import LoggedGame, kept_reason
+from games.rpg.chronicle import chronicle, sentence
 from games.rpg.dice import Dice, SeededDice
 from games.rpg.dungeon import deal_dungeon
 from games.rpg.legal import check_move
@@ -22,23 +21,20 @@ from games.rules import Death, GameEvent, Outcome, TurnRequest
 
 MIN_PLAYERS: Final = 1
 MAX_PLAYERS: Final = 6
-MAX_SKIP_REASON: Final = 500  # characters kept of a reason
 
 
-class Rpg:
-    """One adventure; see `games.Rules` for the contract, and `games.Mortal`: heroes can die.
+class Rpg(LoggedGame):
+    """One adventure; see `games.Rules`. Heroes can die (`games.Mortal`) and come late (`games.Gathering`).
 
     All dice follow from the seed. A dead player is never asked again; `farewell` is what it is told instead.
     """
 
     def __init__(self, quest: Quest, dice: Dice, seed: int) -> None:
         """Take over an adventure as it stands; `Rpg.new` deals a fresh one."""
+        super().__init__(len(quest.heroes), seed)
         self.quest = quest
         self._dice = dice
-        self._seed = seed
-        self._log: list[dict[str, Any]] = []
         self._story: list[GameEvent] = []
-        self._outcome: Outcome | None = None
         self._legal: list[Move] = []
         self._settle()
 
@@ -51,22 +47,6 @@ class Rpg:
         heroes = muster(agreed.characters, SeededDice(seed, "heroes"))
         rooms = deal_dungeon(agreed.rooms, players, mean_level(heroes), SeededDice(seed, "dungeon"))
         return cls(Quest(settings=agreed, heroes=heroes, rooms=rooms), SeededDice(seed), seed)
-
-    @classmethod
-    def replay(cls, players: int, seed: int, settings: Mapping[str, Any], log: list[dict[str, Any]]) -> Self:
-        """The adventure that wrote `log`. Raises: SettingsInvalid; LogInvalid, naming the entry."""
-        game = cls.new(players, seed, settings)
-        for index, entry in enumerate(log):
-            try:
-                if entry["turn"] != game.turn_number:
-                    raise LogInvalid(index, f"it is of turn {entry['turn']}, due is {game.turn_number}")
-                if "skip" in entry:
-                    game.skip(entry["player"], entry["skip"])
-                else:
-                    game.apply(entry["player"], entry["action"])
-            except (IllegalAction, KeyError, TypeError) as error:
-                raise LogInvalid(index, str(error)) from error
-        return game
 
     def request(self) -> TurnRequest | None:
         """The decision asked for now, or None when the adventure is over. Asking again gives the same."""
@@ -88,19 +68,57 @@ class Rpg:
     def skip(self, player: int, reason: str) -> list[GameEvent]:
         """Let a player who gave no action follow the others. Raises: IllegalAction, out of turn."""
         self._check_player(player)
-        kept = str(reason)[:MAX_SKIP_REASON].encode("utf-8", "replace").decode()
+        kept = kept_reason(reason)
         self.quest.silent += 1
         self.quest.tell("skipped", player=player, reason=kept)
         return self._decide(fallback(self._legal), {"skip": kept})
 
     @property
+    def away(self) -> list[int]:
+        """The players who are not here yet: their heroes are neither asked nor hurt, and earn nothing."""
+        return sorted(self.quest.away)
+
+    def leave_behind(self, player: int) -> list[GameEvent]:
+        """Set out without a player. Raises: IllegalAction: it is late for that, or nobody would be left."""
+        if self._decisions:
+            raise IllegalAction("the adventure has begun")
+        if player not in self.quest.living():
+            raise IllegalAction(f"player {player} is not here")
+        if len(self.quest.living()) == 1:
+            raise IllegalAction("somebody has to set out")
+        return self._present(player, here=False)
+
+    def arrive(self, player: int) -> list[GameEvent]:
+        """Let a hero catch up: it acts from the next round on. Raises: IllegalAction: here, or all over."""
+        if self._outcome is not None:
+            raise IllegalAction("the adventure is over")
+        if player not in self.quest.away:
+            raise IllegalAction(f"player {player} is here")
+        return self._present(player, here=True)
+
+    def _present(self, player: int, *, here: bool) -> list[GameEvent]:
+        quest, word = self.quest, "here" if here else "away"
+        self._log.append({"turn": self.turn_number, "player": player, "presence": word})
+        if here:
+            quest.away.discard(player)
+        else:
+            quest.away.add(player)
+            quest.queue = [who for who in quest.queue if who != player]
+        quest.tell("arrives" if here else "is_awaited", player=player)
+        return self._settle()
+
+    def _again(self, entry: dict[str, Any]) -> None:
+        if "presence" not in entry:
+            super()._again(entry)
+        elif entry["presence"] == "here":
+            self.arrive(entry["player"])
+        else:
+            self.leave_behind(entry["player"])
+
+    @property
     def choices(self) -> list[Move]:
         """What the current request's player may do, as moves; empty after the end."""
         return list(self._legal)
-
-    def outcome(self) -> Outcome | None:
-        """How the adventure ended, None while it goes on; nobody wins alone, so `winner` is always None."""
-        return self._outcome
 
     def deaths(self) -> list[Death]:
         """Every death so far, in order."""
@@ -124,34 +142,9 @@ class Rpg:
         return farewell(self.quest, player) | {"turn": self.turn_number}
 
     @property
-    def turn_number(self) -> int:
-        """Number of the current request, from 1; after the end, of the last one."""
-        return len(self._log) + (self._outcome is None)
-
-    @property
-    def log(self) -> list[dict[str, Any]]:
-        """Every decision so far, as JSON."""
-        return list(self._log)
-
-    @property
     def story(self) -> list[GameEvent]:
         """Everything that happened so far, each with the `turn` in which it did."""
         return list(self._story)
-
-    def log_sha256(self) -> str:
-        """Digest over canonical JSON of settings, players, seed, log and outcome."""
-        end = self._outcome
-        record = {
-            "settings": self.quest.settings.to_json(),
-            "players": len(self.quest.heroes),
-            "seed": self._seed,
-            "log": self._log,
-            "outcome": None
-            if end is None
-            else {"reason": end.reason, "winner": end.winner, "turns": end.turns},
-        }
-        canonical = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
 
     def standings(self) -> list[dict[str, Any]]:
         """One row per player for a spectator; `points` is experience."""
@@ -165,29 +158,38 @@ class Rpg:
         """The dungeon and the party as an SVG document; `names` by player."""
         return picture(self.quest, names, self.turn_number)
 
+    def tell(self, event: GameEvent, names: Sequence[str]) -> str:
+        """One event as a sentence, empty for what is not worth one; `names` by player."""
+        return sentence(event, names)
+
     def chronicle(self, names: Sequence[str]) -> str:
         """What happened so far, as Markdown to read; `names` by player."""
         return chronicle(self.quest, self._story, names)
+
+    def _agreed(self) -> dict[str, Any]:
+        return self.quest.settings.to_json()
 
     def _check_player(self, player: int) -> None:
         if self._outcome is not None:
             raise IllegalAction("the adventure is over")
         if type(player) is int and 0 <= player < len(self.quest.heroes) and self.quest.heroes[player].dead:
             raise IllegalAction("the dead do not act")
+        if player in self.quest.away:
+            raise IllegalAction("a hero who is not here does not act")
         if type(player) is not int or player != self.quest.decider:
             raise IllegalAction(f"it is player {self.quest.decider}'s decision")
 
     def _decide(self, move: Move, what: dict[str, Any]) -> list[GameEvent]:
         player = self.quest.decider
-        self._log.append({"turn": self.turn_number, "player": player} | what)
+        self._note(player, what)
         play(self.quest, player, move, self._dice)
         return self._settle()
 
     def _settle(self) -> list[GameEvent]:
         quest = self.quest
-        self._legal = settle(quest, len(self._log), self._dice)
+        self._legal = settle(quest, self._decisions, self._dice)
         if quest.reason is not None:
-            self._outcome = Outcome(reason=quest.reason.value, winner=None, turns=len(self._log))
+            self._outcome = Outcome(reason=quest.reason.value, winner=None, turns=self._decisions)
             quest.tell("finished", reason=quest.reason.value, campaign_ends=self.ends_campaign)
         events, quest.events = quest.events, []
         self._story.extend(event | {"turn": quest.turn} for event in events)

@@ -244,7 +244,7 @@ def _check_cast(quest: Quest, player: int, move: Move) -> None:
 
 
 def _check_ally(quest: Quest, move: Move) -> None:
-    if move.target is None or not 0 <= move.target < len(quest.heroes) or quest.heroes[move.target].dead:
+    if move.target not in quest.living():
         raise IllegalAction(f"player {move.target} is not a living member of the party")
 
 

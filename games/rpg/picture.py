@@ -96,11 +96,14 @@ def _cards(quest: Quest, names: Sequence[str], top: int) -> Iterator[str]:
         x, y = MARGIN + column * (CARD_WIDTH + 20), top + row * (CARD_HEIGHT + 16)
         yield (
             f'<rect x="{x}" y="{y}" width="{CARD_WIDTH}" height="{CARD_HEIGHT}" rx="12" fill="{PAPER}" '
-            f'opacity="{"0.55" if hero.dead else "1"}"/>'
+            f'opacity="{"0.55" if hero.dead or player in quest.away else "1"}"/>'
             f'<circle cx="{x + 30}" cy="{y + 32}" r="15" fill="{SEAT_FILL[player]}"/>'
         )
         yield _text(x + 56, y + 30, plain_name(names, player), 17, INK, bold=True)
         yield _text(x + 56, y + 48, f"{hero.klass.value}, level {hero.level}, {hero.xp} xp", 13, INK)
+        if player in quest.away:
+            yield _text(x + 16, y + 78, "not here yet", 15, INK)
+            continue
         if hero.dead:
             yield _text(x + 16, y + 78, f"† {hero.cause}", 15, "#8c1d18", bold=True)
             continue

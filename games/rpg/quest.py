@@ -52,6 +52,7 @@ class Quest:
     begun: bool = False  # the first in the queue has had its effects counted down
     round: int = 0
     turn: int = 1  # number of the decision that is being played
+    away: set[int] = field(default_factory=set)  # players who are not here yet
     ready: set[int] = field(default_factory=set)  # who wants to go on, in town or in this room
     quitting: set[int] = field(default_factory=set)  # who wants to give up
     idle: int = 0  # turns in a row in which nobody did anything in town
@@ -75,12 +76,14 @@ class Quest:
         return self.queue[0]
 
     def living(self) -> list[int]:
-        """The players whose heroes live, in party order: the quickest first."""
-        alive = [player for player, hero in enumerate(self.heroes) if not hero.dead]
+        """The players who are here and whose heroes live, in party order: the quickest first."""
+        alive = [
+            player for player, hero in enumerate(self.heroes) if not hero.dead and player not in self.away
+        ]
         return sorted(alive, key=lambda player: (-self.heroes[player].dex, player))
 
     def survivors(self) -> list[Hero]:
-        """The heroes who live, in party order."""
+        """The heroes who are here and live, in party order."""
         return [self.heroes[player] for player in self.living()]
 
     def enemy(self, identity: int) -> Enemy | None:

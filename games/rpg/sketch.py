@@ -47,8 +47,9 @@ def sketch(quest: Quest, names: Sequence[str]) -> str:
     rooms = " ─ ".join(_box(quest, place, room) for place, room in enumerate(quest.rooms))
     lines = [f"{BOLD}{headline(quest)}{RESET}", "", rooms, ""]
     for player, hero in enumerate(quest.heroes):
-        colour = DIM if hero.dead else SEAT_COLOURS[player]
+        colour = DIM if hero.dead or player in quest.away else SEAT_COLOURS[player]
         health = f"dead: {hero.cause}" if hero.dead else _bar(hero.hp, hero.max_hp)
+        health = "is not here yet" if player in quest.away else health
         effects = " ".join(effect.value for effect in hero.effects)
         lines.append(
             f"{colour}■ {plain_name(names, player)}{RESET} {hero.klass.value} {hero.level} {health} "

@@ -113,6 +113,7 @@ def _member(quest: Quest, player: int) -> dict[str, Any]:
         "mp": hero.mp,
         "max_mp": hero.max_mp,
         "dead": hero.dead,
+        "away": player in quest.away,
         "raised": hero.raised,
         "effects": sorted(effect.value for effect in hero.effects),
     }

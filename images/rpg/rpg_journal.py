@@ -201,6 +201,7 @@ def campaign_of(state, environment):
         "room": [room["number"], room["of"], room["kind"]] if room else None,
         "notice": state.get("notice"),
         "reason": state.get("reason"),
+        "you": state["you"],
         "party": [[one["class"], one["level"], bool(one["dead"])] for one in state["party"]],
     }
 

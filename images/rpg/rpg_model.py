@@ -1,7 +1,8 @@
 """The model-driven player: asks a chat completions endpoint for one of the legal actions.
 
-MODEL_URL is the endpoint (`…/v1/chat/completions`), MODEL_NAME the model; MODEL_KEY_FILE, if set, names a
-file with the key: keys come by file, never by environment, because a turn's environment is easy to print.
+MODEL_URL is the endpoint (`…/v1/chat/completions`), MODEL_NAME the model. In a sandbox the URL says http and
+goes to the proxy that HTTP_PROXY names: the node adds the key and speaks TLS, so no key is here. Outside of
+one, MODEL_KEY_FILE names a file with the key: never the environment, which is easy to print.
 What the model answers is a stranger's text: it must hold one JSON object, and that must be a legal action.
 """
 

@@ -28,7 +28,7 @@ class Situation:
         self.state, self.seed = state, seed
         self.you = state["you"]
         self.me = state["party"][self.you]
-        self.party = [hero for hero in state["party"] if not hero["dead"]]
+        self.party = [hero for hero in state["party"] if not hero["dead"] and not hero["away"]]
         self.foes = [foe for foe in state["foes"] if foe["condition"] in WORST_FIRST]
         self.legal = state["legal"]
 

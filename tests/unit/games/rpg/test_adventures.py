@@ -21,7 +21,7 @@ from games.rpg.messages import MAX_TEXT
 ROOT = Path(__file__).parents[4]
 NAMES = ["Ann", "Bob", "Cid", "Dee", "Eve", "Fay"]
 
-# Three scripted players, default settings; found with benchmarks/rpg_seeds.py. The README names them too.
+# Three scripted players, default settings; found with benchmarks/rpg_seeds.py.
 SEEDS = [
     pytest.param(7, "victory", 0, id="a-victory"),
     pytest.param(9, "victory", 1, id="a-death-and-the-others-play-on"),
@@ -149,6 +149,26 @@ def test_a_known_adventure_has_a_known_digest() -> None:
     assert game.log_sha256() == "5b444d62c8f160faef4c73aee122aaba4c077f2deef40ebd735fe2e892880d5b"
 
 
+DOCUMENTED = {  # of the README: three scripted players, one adventure
+    9: ("victory", 1, 48, "28fff071a21df7dd"),
+    10: ("victory", 2, 69, "d6df256aa28801a0"),
+    4: ("wipe", 3, 44, "74313fde9c9cded3"),
+    5: ("turn_cap", 0, 96, "0aafa3a6d5fc41cc"),
+    7: ("victory", 0, 39, "6b32a2fbae1e3810"),
+}
+
+
+@pytest.mark.parametrize("seed", DOCUMENTED)
+def test_the_documented_seeds_end_as_documented(play: Any, choose: Any, seed: int) -> None:
+    game = play(Rpg.new(3, seed, {}), choose, seed)
+    outcome = game.outcome()
+    found = (outcome.reason, len(game.deaths()), outcome.turns, game.log_sha256()[:16])
+    assert found == DOCUMENTED[seed]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    reason, deaths, turns, digest = DOCUMENTED[seed]
+    assert f"| {seed} | {reason.replace('_', ' ')} | {deaths} | {turns} | `{digest}…` |" in readme
+
+
 def test_a_state_is_small_and_hides_what_is_hidden(any_action: Any) -> None:
     game, rng = Rpg.new(6, 3, {"rooms": 12, "turn_cap": 300}), random.Random(3)
     while (request := game.request()) is not None:
@@ -201,6 +221,10 @@ def test_the_chronicle_tells_every_kind_of_event_and_is_readable(choose: Any, an
             careful = choose(request.state, seed)
             game.apply(request.player, careful if rng.random() < 0.5 else any_action(request, rng))
         seen |= set(counted(game))
+        for event in game.story:
+            assert game.tell(event, NAMES).isprintable()
+            assert "\\" not in game.tell(event, NAMES)
+            assert "**" not in game.tell(event, NAMES)
         text = game.chronicle(NAMES)
         assert text.startswith("# Adventure 1 of 1\n")
         assert "## The end" in text
