@@ -35,6 +35,7 @@ class AgentConfig:
 
     `authorities` are the DIDs whose environments it joins; `start_cursor` the firehose position from which
     it has to hear; `environment_types` what it can play; `seed` makes the scripted player deterministic.
+    `join_at_turn`: it joins an environment once this turn is asked there; 1: as soon as it is invited.
     """
 
     account: Account
@@ -47,6 +48,7 @@ class AgentConfig:
     seed: int
     turn_timeout_s: float
     lexicons: Path
+    join_at_turn: int = 1
 
 
 class Agent:
@@ -61,6 +63,7 @@ class Agent:
         self._reader = RecordReader(config.lexicons)
         self._seats: dict[str, _Table] = {}
         self._finished: list[Seat] = []
+        self._invitations: dict[str, RecordEvent] = {}  # to environments that we join later
         self._pending: set[int] = set()  # firehose positions heard but not yet dealt with
         self._heard = 0
 
@@ -69,6 +72,7 @@ class Agent:
         config = self._config
         self._seats.clear()
         self._pending.clear()
+        self._invitations.clear()
         saved = await self._supervisor.cursor(f"agent:{config.account.did}")
         self._heard = max(config.start_cursor, saved or 0)
         async with XrpcClient(config.endpoints.pds_url) as xrpc, asyncio.TaskGroup() as tasks:
@@ -107,9 +111,9 @@ class Agent:
         table = self._seats.get(environment_id)
         if event.collection == records.ENV_CREATED:
             if table is None and self._invited(event):
-                await self._join(event, xrpc, tasks)
+                await self._accept(event, xrpc, tasks)
         elif table is None:
-            return
+            await self._come_late(event, xrpc, tasks)
         elif event.collection == records.LEASE_ENDED:
             if event.author_did == self._config.supervisor_did and self._is_me(event.record["subject"]):
                 table.leave()
@@ -133,6 +137,26 @@ class Agent:
             and event.record["type"] in config.environment_types
             and config.account.did in event.record["players"]
         )
+
+    async def _accept(self, invitation: RecordEvent, xrpc: XrpcClient, tasks: asyncio.TaskGroup) -> None:
+        if self._config.join_at_turn > 1:
+            self._invitations[invitation.record["environment"]] = invitation
+            self._pending.add(invitation.seq)
+        else:
+            await self._join(invitation, xrpc, tasks)
+
+    async def _come_late(self, event: RecordEvent, xrpc: XrpcClient, tasks: asyncio.TaskGroup) -> None:
+        """Join an environment that invited us earlier, if it has come so far; forget one that is over."""
+        invitation = self._invitations.get(event.record.get("environment", ""))
+        if invitation is None or event.author_did != invitation.author_did:
+            return
+        is_over = event.collection == records.GAME_FINISHED
+        is_time = event.collection == records.GAME_TURN and event.record["turn"] >= self._config.join_at_turn
+        if is_over or is_time:
+            del self._invitations[invitation.record["environment"]]
+            self._pending.discard(invitation.seq)
+        if is_time:
+            await self._join(invitation, xrpc, tasks)
 
     async def _join(self, event: RecordEvent, xrpc: XrpcClient, tasks: asyncio.TaskGroup) -> None:
         environment_id = event.record["environment"]

@@ -24,7 +24,6 @@ from actors.settings import Settings
 NAMESPACE: Final = "skylease"
 OBJECT_STORE_BYTES: Final = 100 * 2**20  # nothing of ours goes through it; Ray's default is 30 % of memory
 PROBE_TIMEOUT_S: Final = 1.0
-_CURRENT_CLUSTER: Final = Path("/tmp/ray/ray_current_cluster")  # written by `ray start`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +85,19 @@ def find_address(settings: Settings) -> str | None:
         return named
     if named != "local":
         own = own_cluster(settings)
-        current = _CURRENT_CLUSTER.read_text().strip() if _CURRENT_CLUSTER.exists() else ""
+        file = ray_folder() / "ray_current_cluster"  # written by `ray start`
+        current = file.read_text().strip() if file.exists() else ""
         for address in (own.address if own else "", current):
             if address and _answers(address):  # a killed cluster leaves its file; ray.init() would hang on it
                 return address
     if named == "auto":
         raise ClusterUnavailable("no Ray cluster runs on this machine: start one with `ray start --head`")
     return None
+
+
+def ray_folder() -> Path:
+    """Where Ray keeps its sessions unless it is told otherwise: as Ray itself finds it."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +151,7 @@ async def attach(settings: Settings, *, slots: int, actors: int) -> AsyncIterato
     except TimeoutError:
         raise ClusterUnavailable(
             f"Ray did not {'answer at ' + address if address else 'start'} "
-            f"within {settings.ray.start_timeout_s:g} s: see /tmp/ray/session_latest/logs"
+            f"within {settings.ray.start_timeout_s:g} s: see {ray_folder()}/session_latest/logs"
         ) from None
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,16 +20,16 @@ from actors import records
 from actors.events import RecordEvent, RecordReader
 from actors.faces import Account, Endpoints, Report, SupervisorFace
 from actors.loop import LoopActor
+from actors.recall import recall
 from actors.records import Decided
 from actors.remote import RemoteSupervisor
 from firehose import Subscriber, XrpcClient
-from games import Episode, GameEvent, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
+from games import Episode, GameEvent, Gathering, IllegalAction, Outcome, Rules, TurnRequest, deaths_in
 from games.catan import Catan
 from games.rpg import Rpg
 
 log = logging.getLogger(__name__)
 
-PAGE: Final = 100  # records asked for at once when the log is read back
 RECENT: Final = 12  # happenings kept for the live view
 
 RULES: Final[dict[str, type[Rules]]] = {"catan": Catan, "rpg": Rpg}
@@ -38,7 +39,8 @@ RULES: Final[dict[str, type[Rules]]] = {"catan": Catan, "rpg": Rpg}
 class EnvironmentConfig:
     """Everything a game master starts from; a restarted one starts from the same.
 
-    `players` are DIDs by seat; `settings` are the rules' own; timeouts are in seconds.
+    `players` are DIDs by seat, `late` those of them for whom nobody waits; `settings` are the rules' own;
+    timeouts are in seconds.
     """
 
     account: Account
@@ -52,6 +54,7 @@ class EnvironmentConfig:
     action_timeout_s: float
     join_timeout_s: float
     lexicons: Path
+    late: tuple[str, ...] = ()
 
 
 class GameMaster:
@@ -72,6 +75,7 @@ class GameMaster:
         self._previous: Decided | None = None
         self._recent: deque[GameEvent] = deque(maxlen=RECENT)
         self._skipped = 0
+        self._is_begun = False  # a turn has been asked, by us or before we were killed
         self._told_deaths = 0
         self.over = asyncio.Event()
 
@@ -84,9 +88,10 @@ class GameMaster:
             game = self._game = await self._replay(xrpc)
             await self._publish_deaths(xrpc, game)
             async with self._heard() as events:
-                if game.turn_number == 1 and game.request() is not None:
+                if not self._is_begun and game.request() is not None:
                     await self._wait_for_players(events)
-                while (request := game.request()) is not None:
+                    self._leave_behind(game)
+                while (request := self._next_request(game)) is not None:
                     await self._publish(xrpc, game, request)
                     await self._decide(game, request, await self._answer(events, game.turn_number, request))
                     await self._publish_deaths(xrpc, game)
@@ -115,11 +120,20 @@ class GameMaster:
             "game_log_sha256": game.log_sha256() if game and outcome else None,
         }
 
-    async def board(self, names: list[str]) -> dict[str, str]:
-        """The board as text and as SVG, with these names by seat. Empty before the game starts."""
-        if self._game is None:
+    async def board(self, names: list[str]) -> Report:
+        """The board as text and as SVG, with these names by seat. Empty before the game starts.
+
+        Where the game can tell what happened lately, `told` has that in sentences.
+        """
+        game = self._game
+        if game is None:
             return {}
-        return {"text": self._game.render_text(names), "svg": self._game.render_svg(names)}
+        told = [game.tell(event, names) for event in self._recent] if isinstance(game, Episode) else []
+        return {
+            "text": game.render_text(names),
+            "svg": game.render_svg(names),
+            "told": [sentence for sentence in told if sentence],
+        }
 
     async def sequel(self, names: list[str]) -> Report:
         """Waits for the end, then tells what a next game needs; `{}` for a game that stands alone.
@@ -156,41 +170,11 @@ class GameMaster:
     async def _replay(self, xrpc: XrpcClient) -> Rules:
         """Rebuild the game from what our own turns say was decided."""
         config = self._config
-        decided: dict[int, Decided] = {}
-        prefix = f"{config.environment_id}."
-        cursor: str | None = prefix
-        while cursor is not None:
-            page, cursor = await xrpc.list_records(
-                config.account.did, records.GAME_TURN, limit=PAGE, cursor=cursor, reverse=True
-            )
-            ours = [item for item in page if f"/{prefix}" in item["uri"]]
-            for item in ours:
-                if previous := item["value"].get("previous"):
-                    decided[previous["turn"]] = Decided.parse(previous)
-            if len(ours) < len(page):  # keys are in order: the next environment's begin here
-                break
-        for ending in await self._endings_told(xrpc):  # told after a decision that no turn carries yet
-            if previous := ending.get("previous"):
-                decided[previous["turn"]] = Decided.parse(previous)
-        entries = []
-        self._skipped = self._told_deaths = 0
-        for number in sorted(decided):
-            self._previous = choice = decided[number]
-            body = {"skip": choice.skip} if choice.action is None else {"action": choice.action}
-            entries.append({"turn": number, "player": config.players.index(choice.player_did), **body})
-            self._skipped += choice.skip is not None
-        return self._rules.replay(len(config.players), config.seed, config.settings, entries)
-
-    async def _endings_told(self, xrpc: XrpcClient) -> list[dict[str, Any]]:
-        """What we have said already of deaths here and of the end."""
-        config = self._config
-        keys = [
-            (records.AGENT_DEATH, records.death_key(config.environment_id, player))
-            for player in config.players
-        ]
-        keys.append((records.GAME_FINISHED, config.environment_id))
-        told = [await xrpc.get_record(config.account.did, collection, key) for collection, key in keys]
-        return [found["value"] for found in told if found is not None]
+        told = await recall(xrpc, config.account.did, config.environment_id, config.players)
+        self._previous, self._is_begun = told.previous, told.is_begun
+        self._skipped = sum("skip" in entry for entry in told.log)
+        self._told_deaths = 0
+        return self._rules.replay(len(config.players), config.seed, config.settings, told.log)
 
     @asynccontextmanager
     async def _heard(self) -> AsyncIterator["asyncio.Queue[RecordEvent]"]:
@@ -220,12 +204,28 @@ class GameMaster:
     async def _wait_for_players(self, events: "asyncio.Queue[RecordEvent]") -> None:
         try:
             async with asyncio.timeout(self._config.join_timeout_s):
-                while len(self._joined) < len(self._config.players):
+                while not self._joined >= set(self._config.players) - set(self._config.late):
                     event = await events.get()
                     if event.collection == records.ENV_JOINED:
                         self._joined.add(event.author_did)
-        except TimeoutError:  # whoever is missing is skipped turn by turn
+        except TimeoutError:  # left behind if the game can do without them, else skipped turn by turn
             log.warning("players missing", extra={"environment": self._config.environment_id})
+
+    def _leave_behind(self, game: Rules) -> None:
+        """Begin without those who have not come; if nobody has, one seat stays to be waited for."""
+        if not isinstance(game, Gathering):
+            return
+        missing = [player for player, did in enumerate(self._config.players) if did not in self._joined]
+        for player in missing if self._joined else missing[1:]:
+            self._recent.extend(game.leave_behind(player))
+
+    def _next_request(self, game: Rules) -> TurnRequest | None:
+        """What is asked next, after those who have come meanwhile were let in."""
+        if isinstance(game, Gathering) and game.request() is not None:
+            for player in game.away:
+                if self._config.players[player] in self._joined:
+                    self._recent.extend(game.arrive(player))
+        return game.request()
 
     async def _publish(self, xrpc: XrpcClient, game: Rules, request: TurnRequest) -> None:
         config, now = self._config, self._clock()
@@ -237,10 +237,18 @@ class GameMaster:
             state=request.state,
             deadline_ms=now + int(config.action_timeout_s * 1000),
             previous=self._previous,
+            away=self._present(game, "away"),
+            here=self._present(game, "here"),
             now_ms=now,
         )
         key = records.turn_key(config.environment_id, game.turn_number)
         await xrpc.put_record(records.GAME_TURN, key, turn)
+
+    def _present(self, game: Rules, word: str) -> list[str]:
+        """Who was left behind, or has come, just before this turn."""
+        entries = [*takewhile(lambda entry: entry["turn"] == game.turn_number, reversed(game.log))]
+        named = [entry["player"] for entry in reversed(entries) if entry.get("presence") == word]
+        return [self._config.players[player] for player in named]
 
     async def _answer(
         self, events: "asyncio.Queue[RecordEvent]", number: int, request: TurnRequest

@@ -10,6 +10,7 @@ from firehose import (
     FirehoseError,
     LexiconInvalid,
     Lexicons,
+    ToldRecord,
     drisl,
     parse_frame,
     read_car,
@@ -20,7 +21,8 @@ from firehose import (
 class RecordEvent:
     """A record of ours that its author created or updated; its fields have passed its lexicon.
 
-    `seq` is the firehose position; `record` the decoded fields.
+    `seq` is the firehose position; `record` the decoded fields. `is_verified`: its author has signed it;
+    otherwise a server says so (`firehose.jetstream`), and `seq` is that server's.
     """
 
     seq: int
@@ -29,6 +31,7 @@ class RecordEvent:
     rkey: str
     cid: str
     record: dict[str, Any]
+    is_verified: bool = True
 
     @property
     def uri(self) -> str:
@@ -80,3 +83,22 @@ class RecordReader:
                 )
             )
         return event.seq, found
+
+    def read_told(self, told: ToldRecord) -> RecordEvent | None:
+        """Our record that somebody says was created or updated, marked as unverified; None: it is none."""
+        if told.record is None or told.cid is None or not told.collection.startswith(f"{AUTHORITY}."):
+            return None
+        try:
+            self._lexicons.validate(told.collection, told.record)
+        except LexiconInvalid:
+            self.invalid += 1
+            return None
+        return RecordEvent(
+            seq=told.time_us,
+            author_did=told.did,
+            collection=told.collection,
+            rkey=told.rkey,
+            cid=str(told.cid),
+            record=told.record,
+            is_verified=False,
+        )

@@ -6,7 +6,7 @@ every agent process imports this.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,17 @@ class LeaseRequest:
     environment_type: str
     authority_did: str
     node_id: str
+    share_with: tuple[str, int] | None = (
+        None  # id and epoch of a parent's lease, whose sandbox it is to be in
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A lease and where its sandbox is: `directory` is on `node_id`; `last_turn` is 0 before the first."""
+    """A lease and where its sandbox is: `directory` is on `node_id`; `last_turn` is 0 before the first.
+
+    If it is not awake, nothing is there yet: whoever wants to use it has it recovered.
+    """
 
     lease_id: str
     epoch: int
@@ -50,6 +56,13 @@ class Placement:
     directory: Path
     last_turn: int
     is_new: bool
+    is_awake: bool = True
+    host_epoch: int | None = None  # of the lease whose sandbox this one shares; None: it has its own
+
+    @property
+    def sandbox_epoch(self) -> int:
+        """What requests to the sandbox are fenced by."""
+        return self.epoch if self.host_epoch is None else self.host_epoch
 
 
 class SupervisorFace(Protocol):
@@ -59,13 +72,17 @@ class SupervisorFace(Protocol):
         """A lease with a live sandbox; the same one for the same (agent, environment) while it lives."""
 
     async def recover(self, lease_id: str, epoch: int) -> Placement:
-        """A live sandbox for a lease whose sandbox has died: /data is as it was, /workspace starts anew."""
+        """A live sandbox for a lease whose sandbox has died (/data is kept) or sleeps (/workspace as well).
+
+        Raises:
+            BudgetExceeded: it sleeps, and the agent has used up its month.
+        """
 
     async def renew(self, lease_id: str, epoch: int, last_turn: int, cursor: int) -> bool:
         """Slide the expiry; remember the last turn and the position. False: the lease has ended."""
 
     async def live_leases(self, agent_did: str) -> list[Placement]:
-        """What a restarted agent still holds."""
+        """What a restarted agent still holds, awake or asleep."""
 
     async def cursor(self, name: str) -> int | None:
         """The firehose position saved under this name."""
@@ -78,6 +95,8 @@ class SupervisorFace(Protocol):
 
 
 Report = dict[str, Any]  # JSON-ready
+Names = list[str]
+COLD: Final = "cold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,22 +113,42 @@ class SandboxOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSeen:
-    """A sandbox as a host sees it. `lease_id` is the label it was made with."""
+    """A sandbox as a host sees it. `lease_id` is the label it was made with; "": not known, or none.
+
+    `state` is a word of the pool: "cold" is one of which only a snapshot is there, "deleted" one of which
+    nothing is. `since_ms` is when it came to that, in epoch milliseconds; None: the host cannot tell.
+    `directory` is where it is on its node, or would be.
+    """
 
     name: str
     lease_id: str
     epoch: int
     alive: bool
+    state: str
+    directory: Path
+    since_ms: int | None = None
 
 
 class HostFace(Protocol):
     """The host of one node as the supervisor sees it. Every method may be repeated without harm."""
 
+    async def image(self, environment_type: str) -> str:
+        """What a sandbox of this environment type would run now: a name and its digest."""
+
     async def create(self, order: SandboxOrder) -> Path:
         """A live sandbox for this order, the same one when it lives already; its directory on that node."""
+
+    async def suspend(self, name: str, idle_ms: int) -> bool:
+        """Put a sandbox to sleep that nobody has used for `idle_ms`; False: somebody has, or it is dead."""
 
     async def destroy(self, name: str) -> None:
         """Returns when nothing of the sandbox is left."""
 
     async def list(self) -> list[SandboxSeen]:
-        """Every sandbox of this node, live or dead."""
+        """Every sandbox of this node, live or dead; not those of which only a snapshot is there."""
+
+    async def find(self, name: str) -> SandboxSeen:
+        """What there is of one sandbox: itself, or its snapshot, or nothing."""
+
+    async def kept(self) -> Names:
+        """The names of all sandboxes that this node has snapshots of."""

@@ -27,7 +27,7 @@ def event_to_action_ms(window: Path, environment_id: str, after_seq: int) -> lis
     took: list[float] = []
     if not window.exists():
         return took
-    for recorded in read_trace(window, tolerate_torn_tail=True):
+    for recorded in read_trace(window, tolerate_torn_tail=True, after_seq=after_seq):
         try:
             event = parse_frame(recorded.frame)
         except FrameInvalid:

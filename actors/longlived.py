@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,8 @@ from actors.errors import ClusterUnavailable, NotThere
 from actors.faces import Report
 from actors.remote import RemoteActor, host_name
 from actors.settings import Settings
+from actors.sharing import check_distributed
+from actors.sharing import report as sharing_report
 from actors.stage import Stage
 from actors.system import found_system, free_port, is_up, start_core
 
@@ -27,6 +30,7 @@ RAY_STOP_TIMEOUT_S: Final = 20.0
 
 async def up(settings: Settings) -> Report:
     """Start the system, on the cluster at hand or on a local one; one that is up already is left as it is."""
+    check_distributed(settings)
     if find_address(settings) is None:
         await _start_ray(settings)
     async with attach(settings, slots=settings.sandbox.slots, actors=0) as cluster:
@@ -86,8 +90,21 @@ async def status(settings: Settings) -> Report:
             "tap_url": system.endpoints.tap_url,
             "supervisor": await system.supervisor.call("status"),
             "tap": await system.tap.call("stats"),
+            "sharing": sharing_report(settings),
             "hosts": [await RemoteActor(host_name(node.node_id)).call("report") for node in system.nodes],
         }
+
+
+async def ask_supervisor(settings: Settings, method: str, *arguments: object) -> object:
+    """What the supervisor of the running system answers to `method(*arguments)`.
+
+    Raises:
+        NotThere: nothing is up.
+    """
+    _require_cluster(settings)
+    async with attach(settings, slots=settings.sandbox.slots, actors=0):
+        _require_up()
+        return await RemoteActor("supervisor").call(method, *arguments)
 
 
 def _require_cluster(settings: Settings) -> None:
@@ -127,8 +144,13 @@ async def _start_ray(settings: Settings) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise ClusterUnavailable(f"`ray start` did not finish: see {temp_dir}") from None
+        await _stop_ray(settings)  # or the half of it that did start would stay
+        raise ClusterUnavailable(
+            f"`ray start` did not finish within {settings.ray.start_timeout_s:g} s: try again, "
+            "or raise ray.start_timeout_s"
+        ) from None
     if process.returncode != 0:
+        await _stop_ray(settings)
         told = output.decode(errors="replace").strip().splitlines()
         raise ClusterUnavailable(f"`ray start` failed ({told[-1] if told else process.returncode})")
 
@@ -142,7 +164,8 @@ async def _stop_ray(settings: Settings) -> None:
     for sent in (signal.SIGTERM, signal.SIGKILL):
         deadline = asyncio.get_running_loop().time() + RAY_STOP_TIMEOUT_S / 2
         for pid in _processes_of(marker):
-            os.kill(pid, sent)
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
         while _processes_of(marker) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.1)
     shutil.rmtree(own.temp_dir, ignore_errors=True)

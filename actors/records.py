@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from firehose import FirehoseError, drisl, from_json
+
 AUTHORITY: Final = "dev.skylease"
 ENV_CREATED: Final = f"{AUTHORITY}.env.created"
 ENV_JOINED: Final = f"{AUTHORITY}.env.joined"
@@ -16,14 +18,14 @@ GAME_ACTION: Final = f"{AUTHORITY}.game.action"
 GAME_FINISHED: Final = f"{AUTHORITY}.game.finished"
 AGENT_DEATH: Final = f"{AUTHORITY}.agent.death"
 CAMPAIGN_ENDED: Final = f"{AUTHORITY}.campaign.ended"
+TASK_COMPLETE: Final = f"{AUTHORITY}.task.complete"
+PR_MERGED: Final = f"{AUTHORITY}.pr.merged"
 LEASE_ACQUIRED: Final = f"{AUTHORITY}.lease.acquired"
 LEASE_ENDED: Final = f"{AUTHORITY}.lease.ended"
 # The collections whose records are endings; a condition is the NSID without our authority.
-ENDINGS: Final = tuple(
-    f"{AUTHORITY}.{name}"
-    for name in ("game.finished", "agent.death", "campaign.ended", "task.complete", "pr.merged")
-)
+ENDINGS: Final = (GAME_FINISHED, AGENT_DEATH, CAMPAIGN_ENDED, TASK_COMPLETE, PR_MERGED)
 MAX_STATE_BYTES: Final = 64 * 1024  # of a turn's state inside its record; docs/records.md
+MAX_ACTION_BYTES: Final = 64 * 1024  # of an action inside its record, as of a state
 MAX_REASON_CHARS: Final = 500  # of a skip; config/lexicons/dev.skylease.game.action.json
 
 Record = dict[str, Any]
@@ -109,8 +111,13 @@ def game_turn(
     deadline_ms: int,
     previous: Decided | None,
     now_ms: int,
+    away: Sequence[str] = (),
+    here: Sequence[str] = (),
 ) -> Record:
-    """The authority asks `player_did` for its decision number `turn`."""
+    """The authority asks `player_did` for its decision number `turn`.
+
+    `away` are those without whom the game begins, `here` those who came late: both just before this turn.
+    """
     fields = {
         "environment": environment_id,
         "turn": turn,
@@ -119,6 +126,8 @@ def game_turn(
         "state": state,
         "deadline": datetime_of(deadline_ms),
         "previous": previous.as_json() if previous else None,
+        "away": list(away) or None,
+        "here": list(here) or None,
     }
     return _record(GAME_TURN, now_ms, fields)
 
@@ -130,6 +139,15 @@ def game_action(
     reason = None if skip is None else skip[:MAX_REASON_CHARS]
     fields = {"environment": environment_id, "turn": turn, "action": action, "skip": reason}
     return _record(GAME_ACTION, now_ms, fields)
+
+
+def unpostable(action: Record) -> str | None:
+    """Why an action cannot stand in a record: a turn script may have printed any JSON. None if it can."""
+    try:
+        size = len(drisl.encode(from_json({"action": action})))
+    except FirehoseError as error:
+        return str(error)
+    return None if size <= MAX_ACTION_BYTES else f"it has {size} bytes, at most {MAX_ACTION_BYTES} are posted"
 
 
 def game_finished(
@@ -168,6 +186,20 @@ def agent_death(
 def campaign_ended(*, environment_id: str, reason: str, now_ms: int) -> Record:
     """Nothing follows on this environment; `reason` is how it ended."""
     return _record(CAMPAIGN_ENDED, now_ms, {"environment": environment_id, "reason": reason})
+
+
+def task_complete(
+    *, environment_id: str, result: Record, now_ms: int, subject_did: str | None = None
+) -> Record:
+    """A piece of work is done; with a subject only for that agent."""
+    return _record(
+        TASK_COMPLETE, now_ms, {"environment": environment_id, "result": result, "subject": subject_did}
+    )
+
+
+def pr_merged(*, environment_id: str, uri: str | None, now_ms: int, subject_did: str | None = None) -> Record:
+    """What came of a piece of work has been merged; with a subject only that agent's."""
+    return _record(PR_MERGED, now_ms, {"environment": environment_id, "uri": uri, "subject": subject_did})
 
 
 def lease_acquired(

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.errors import ActorSilent
-from actors.faces import LeaseRequest, Placement, SandboxOrder, SandboxSeen
+from actors.faces import LeaseRequest, Names, Placement, SandboxOrder, SandboxSeen
 
 CALL_TIMEOUT_S: Final = 60.0  # a restart takes about 2 s; creating a sandbox on a busy machine may take 10
+SUSPEND_TIMEOUT_S: Final = 600.0  # a workspace of gigabytes is compressed and written
 RETRY_S: Final = (0.05, 0.5)  # waits between tries while an actor restarts, with full jitter
 
 
@@ -98,9 +99,17 @@ class RemoteHost:
     def __init__(self, node_id: str) -> None:
         self._actor = RemoteActor(host_name(node_id))
 
+    async def image(self, environment_type: str) -> str:
+        """See HostFace."""
+        return str(await self._actor.call("image", environment_type))
+
     async def create(self, order: SandboxOrder) -> Path:
         """See HostFace."""
         return Path(await self._actor.call("create", order))
+
+    async def suspend(self, name: str, idle_ms: int) -> bool:
+        """See HostFace."""
+        return bool(await self._actor.call("suspend", name, idle_ms, timeout_s=SUSPEND_TIMEOUT_S))
 
     async def destroy(self, name: str) -> None:
         """See HostFace."""
@@ -109,6 +118,16 @@ class RemoteHost:
     async def list(self) -> list[SandboxSeen]:
         """See HostFace."""
         return list(await self._actor.call("list"))
+
+    async def find(self, name: str) -> SandboxSeen:
+        """See HostFace."""
+        seen = await self._actor.call("find", name)
+        assert isinstance(seen, SandboxSeen)
+        return seen
+
+    async def kept(self) -> Names:
+        """See HostFace."""
+        return list(await self._actor.call("kept"))
 
 
 def host_name(node_id: str) -> str:

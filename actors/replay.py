@@ -1,9 +1,11 @@
 """A recorded trace through the whole pipeline, with the trace's clock: each time the same ledger."""
 
+import asyncio
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,20 +18,22 @@ from firehose import (
     IdentityEvent,
     LexiconInvalid,
     Lexicons,
-    StaticDirectory,
     SyncEvent,
     SyntaxInvalid,
     TraceInvalid,
     VerifiedRecord,
 )
 from firehose.cid import Cid
-from firehose.shards import VerifyShards
+from firehose.frames import route
+from firehose.notes import GivenDocuments, Notes, RecordedDocuments, delivered, load_notes
+from firehose.provers import Provers
 from firehose.syntax import Did, Tid, parse_did, parse_tid
 from firehose.trace import TraceFrame, read_trace
-from firehose.verify import Judgement, Policy, Verdict, Verifier
+from firehose.verify import AccountState, Judgement, Policy, RepoState, Verdict, Verifier
 from leases import Ledger
 
 CURSOR: Final = "replay"
+TURN_FRAMES: Final = 64  # between two turns of the event loop, so that Ctrl-C is heard
 Documents = dict[str, Any]  # DID → document, or a list of documents that a refresh goes through
 
 
@@ -51,6 +55,69 @@ class KnownAccount:
 
 
 State = dict[Did, KnownAccount]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where in a trace to begin."""
+
+    seq: int | None = None  # with the first frame of this seq or a higher one
+    received_us: int | None = None  # with the first frame that came at this time or later
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """As `firehose.trace.open_trace` takes it; empty: from the beginning."""
+        after_seq = None if self.seq is None else self.seq - 1
+        given = {"after_seq": after_seq, "from_us": self.received_us}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def __str__(self) -> str:
+        if self.seq is not None:
+            return f"seq {self.seq}"
+        when = datetime.fromtimestamp((self.received_us or 0) / 1e6, tz=UTC)
+        return when.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """A trace and what its signatures are checked with."""
+
+    trace: Path
+    notes: Notes
+    documents: Documents | None  # None: those that the tap noted when it recorded the trace
+
+    def answers(self) -> GivenDocuments | RecordedDocuments:
+        """The documents, from the beginning."""
+        return RecordedDocuments(self.notes) if self.documents is None else GivenDocuments(self.documents)
+
+
+def load_material(trace: Path, given: Path | None) -> Material:
+    """A trace with its documents: those given, else those in `{trace}.did_docs.json` beside it, else those
+    that were noted in it.
+
+    Raises:
+        NotThere: there is no such file, or there are no documents.
+        WrongUse: the documents are not a JSON object.
+        TraceDamaged: a note in the trace is malformed.
+    """
+    if not trace.exists():
+        raise NotThere(f"there is no trace {trace}: name an .fht file or a directory of segments")
+    try:
+        notes = load_notes(trace)
+    except TraceInvalid as error:
+        raise TraceDamaged(f"{error}: name another trace") from None
+    path = given or trace.with_suffix(".did_docs.json")
+    if given is None and not path.is_file() and (notes.has_documents or _is_damaged(trace)):
+        return Material(trace=trace, notes=notes, documents=None)
+    return Material(trace=trace, notes=notes, documents=load_documents(trace, given))
+
+
+def _is_damaged(trace: Path) -> bool:
+    """Whether it has no frame at all: that is said first, by whoever reads them."""
+    try:
+        return next(read_trace(trace, tolerate_torn_tail=True), None) is None
+    except TraceInvalid:
+        return True
 
 
 def load_documents(trace: Path, given: Path | None) -> Documents:
@@ -82,59 +149,86 @@ class JudgeSpec:
     now_ms: int | None = None  # epoch milliseconds; None: when each frame was received
     policy: Policy = Policy.STRICT
     state: State = field(default_factory=dict)  # what was known of accounts before the trace begins
-    processes: int = 1  # that verify, each its share of the accounts; the verdicts are the same
+    processes: int = 1  # that verify; the verdicts are the same
+    start: Start = Start()
+    speed: float | None = None  # times as fast as it was recorded; None: as fast as possible
 
 
-async def judge_trace(
-    trace: Path, documents: Documents, spec: JudgeSpec | None = None
-) -> AsyncIterator[Judged]:
-    """Every frame with its verdict.
+async def judge_trace(material: Material, spec: JudgeSpec | None = None) -> AsyncIterator[Judged]:
+    """Every frame with its verdict: those of the tap that recorded it, if one did.
 
     Raises:
         TraceDamaged: the file is no whole trace; the frames before the damage have been judged.
+        NotThere: no frame is where it should begin.
     """
     spec = spec or JudgeSpec()
-    if spec.processes > 1:
-        for judged in _judge_in_shards(trace, documents, spec):
-            yield judged
-        return
-    directory, verifier = StaticDirectory(documents), Verifier(policy=spec.policy)
-    for did, known in spec.state.items():
-        verifier.restore(did, rev=known.rev, data=known.data, active=known.active)
-    for recorded in _whole_frames(trace):
-        at = recorded.received_us // 1000 if spec.now_ms is None else spec.now_ms
-        judgement = verifier.receive(recorded.frame, at)
-        while judgement.needs:
-            for need in judgement.needs:
-                if need.refresh:
-                    directory.refresh(need.did)
-                verifier.learn(need.did, await directory.resolve(need.did))
-            judgement = verifier.receive(recorded.frame, at)
-        yield Judged(recorded=recorded, judgement=judgement)
+    async for judged in _judge(material, spec):
+        yield judged
 
 
-def _judge_in_shards(trace: Path, documents: Documents, spec: JudgeSpec) -> Iterator[Judged]:
-    positions: Counter[str] = Counter()
+def _known(material: Material, spec: JudgeSpec) -> dict[Did, AccountState]:
+    """What was known of accounts before the first frame."""
+    known = {} if spec.start.where else dict(material.notes.accounts)
+    for did, given in spec.state.items():
+        repo = None if given.rev is None or given.data is None else RepoState(given.rev, given.data)
+        status = None if given.active else "inactive"
+        known[did] = AccountState(repo=repo, active=given.active, status=status)
+    return known
 
-    def resolve(did: str, is_refresh: bool) -> Any:
-        known = documents.get(did) or []
-        versions = known if isinstance(known, list) else [known]
-        positions[did] = min(positions[did] + is_refresh, max(len(versions) - 1, 0))
-        return versions[positions[did]] if versions else None
 
-    waiting: deque[TraceFrame] = deque()
+def _adoptions(material: Material, frame: bytes) -> list[tuple[Did, RepoState]]:
+    """Where the tap went on after this frame, if events had been missed."""
+    found = route(frame) if material.notes.adoptions else None
+    return [] if found is None else material.notes.adoptions.get(found[0], [])
 
-    def frames() -> Iterator[tuple[int, bytes]]:
-        for recorded in _whole_frames(trace):
-            waiting.append(recorded)
+
+async def _judge(material: Material, spec: JudgeSpec) -> AsyncIterator[Judged]:
+    answers, verifier, present = material.answers(), Verifier(policy=spec.policy), 0
+    pace = _Pace(spec.speed)
+    for did, state in _known(material, spec).items():
+        verifier.take(did, state)
+    frames = (((life, found), found.frame) for life, found in _whole_frames(material, spec.start))
+    with Provers(spec.processes, verifier.key_of) as provers:
+        for (life, recorded), proved in provers.ahead(frames):
+            await pace.wait(recorded)
+            if life != present:
+                present = life
+                answers.begin(life)
+                verifier.resume(material.notes.lives[life].after_seq)
             at = recorded.received_us // 1000 if spec.now_ms is None else spec.now_ms
-            yield at, recorded.frame
+            judgement = verifier.receive(recorded.frame, at, proved)
+            while judgement.needs:
+                for need in judgement.needs:
+                    verifier.learn(need.did, answers.resolve(need.did, need.refresh))
+                judgement = verifier.receive(recorded.frame, at, proved)
+            yield Judged(recorded=recorded, judgement=judgement)
+            for did, repo in _adoptions(material, recorded.frame):
+                verifier.adopt(did, rev=repo.rev, data=repo.data)
 
-    with VerifyShards(spec.processes, resolve, policy=spec.policy) as shards:
-        for did, known in spec.state.items():
-            shards.restore(did, rev=known.rev, data=known.data, active=known.active)
-        for judged in shards.judge(frames()):
-            yield Judged(recorded=waiting.popleft(), judgement=judged.judgement())
+
+class _Pace:
+    """Gives frames their time: as they came, or so many times faster."""
+
+    def __init__(self, speed: float | None) -> None:
+        self._speed = speed
+        self._began: tuple[float, int] | None = None
+        self._count = 0
+
+    def _wait_s(self, recorded: TraceFrame) -> float:
+        now = asyncio.get_running_loop().time()
+        if self._speed is None:
+            return 0.0
+        if self._began is None:
+            self._began = now, recorded.received_us
+        began_s, began_us = self._began
+        return began_s + (recorded.received_us - began_us) / 1e6 / self._speed - now
+
+    async def wait(self, recorded: TraceFrame) -> None:
+        """Until it is time for this frame; now and then for everybody else as well."""
+        wait_s = self._wait_s(recorded)
+        self._count += 1
+        if wait_s > 0 or self._count % TURN_FRAMES == 0:
+            await asyncio.sleep(max(0.0, wait_s))
 
 
 def load_state(path: Path) -> State:
@@ -146,14 +240,14 @@ def load_state(path: Path) -> State:
         raise NotThere(f"there is no file {path}: --state names a JSON object, DID to {{rev, data, active}}")
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        return {parse_did(did): _known(entry) for did, entry in entries.items()}
+        return {parse_did(did): _known_account(entry) for did, entry in entries.items()}
     except (ValueError, TypeError, AttributeError, SyntaxInvalid) as error:
         raise WrongUse(
             f"{path} is no state ({error}): it has to be an object, DID to {{rev, data, active}}"
         ) from None
 
 
-def _known(entry: dict[str, Any]) -> KnownAccount:
+def _known_account(entry: dict[str, Any]) -> KnownAccount:
     rev, data, active = entry.get("rev"), entry.get("data"), entry.get("active", True)
     if not isinstance(active, bool):
         raise TypeError(f"active is {active!r:.20}")
@@ -164,25 +258,36 @@ def _known(entry: dict[str, Any]) -> KnownAccount:
     )
 
 
-def _whole_frames(trace: Path) -> Iterator[TraceFrame]:
+def _whole_frames(material: Material, start: Start) -> Iterator[tuple[int, TraceFrame]]:
+    """The frames that count, each with the life of the tap in which it came."""
     count = 0
     try:
-        for recorded in read_trace(trace):
+        for found in delivered(material.trace, material.notes, **start.where):
             count += 1
-            yield recorded
+            yield found
     except TraceInvalid as error:
-        remedy = (
-            "copy it again, or record on to it, which cuts the torn end off" if count else "name a .fht file"
-        )
-        raise TraceDamaged(f"{error} ({count} whole frames before it): {remedy}") from None
+        if "not a trace" in error.reason:
+            raise TraceDamaged(f"{error}: name an .fht file or a directory of segments") from None
+        raise TraceDamaged(
+            f"{error} ({count} whole frames before it): "
+            "copy it again, or record on to it, which cuts the torn end off"
+        ) from None
+    if count == 0 and start.where:
+        raise NotThere(f"{material.trace} has no frame at or after {start}: {_extent(material.trace)}")
+
+
+def _extent(trace: Path) -> str:
+    """What seqs a trace has, for somebody who asked for another one."""
+    seqs = [found[0] for record in read_trace(trace) if (found := route(record.frame)) is not None]
+    return f"its seqs go from {min(seqs)} to {max(seqs)}" if seqs else "it has none"
 
 
 async def replay(
-    trace: Path,
-    documents: Documents,
+    material: Material,
     ledger_path: Path,
     lexicons: Path,
     on_progress: Callable[[int], None],
+    spec: JudgeSpec | None = None,
 ) -> Report:
     """Run a trace into a ledger, with the trace's clock.
 
@@ -190,14 +295,14 @@ async def replay(
     endings of each environment's authority. Every hundredth frame `on_progress` gets the count.
 
     Returns:
-        `{frames, verdicts{verdict: n}, rejected, leases{…}, accounts, ledger_digest}`.
+        `{frames, verdicts{verdict: n}, rejected, lost, leases{…}, accounts, ledger_digest}`.
     """
     now = [0]
     verdicts: Counter[str] = Counter()
     frames = 0
     with Ledger(ledger_path, clock=lambda: now[0]) as ledger:
         follower = LedgerFollower(ledger, Lexicons.load(lexicons))
-        async for judged in judge_trace(trace, documents):
+        async for judged in judge_trace(material, spec):
             now[0] = judged.recorded.received_us // 1000
             frames += 1
             assert judged.judgement.verdict is not None
@@ -207,10 +312,11 @@ async def replay(
                 on_progress(frames)
         statuses = Counter(str(lease.status) for lease in ledger.list())
         return {
-            "trace": str(trace),
+            "trace": str(material.trace),
             "frames": frames,
             "verdicts": dict(sorted(verdicts.items())),
             "rejected": sum(verdicts[verdict] for verdict in (Verdict.REJECT, Verdict.FATAL)),
+            "lost": material.notes.lost,  # frames that could not be recorded
             "leases": dict(sorted(statuses.items())),
             "accounts": len(ledger.accounts()),
             "ledger_digest": ledger.digest(),

@@ -6,11 +6,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
 from actors import records
 from actors.faces import Placement, SupervisorFace
 from actors.farewell import GRACE_S
+from firehose import XrpcError
+from leases import BudgetExceeded
 from sandboxes import (
     Sandbox,
     SandboxError,
@@ -20,11 +23,13 @@ from sandboxes import (
     TurnResult,
     connect_sandbox,
 )
+from sandboxes.results import clip
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+BAD_REQUEST: Final = 400  # the PDS refuses this very record; anything else is worth another try
 MAX_SAMPLES: Final = 10_000  # turn durations kept for the report
 
 
@@ -86,8 +91,12 @@ class Seat:
         return self._placement.authority_did
 
     async def join(self) -> None:
-        """Hydrate the sandbox and say on the firehose that we are ready."""
-        await self._with_sandbox(self._hydrate)
+        """Hydrate the sandbox, unless it sleeps, and say on the firehose that we are ready."""
+        if self._placement.is_awake:
+            try:
+                await self._with_sandbox(self._hydrate)
+            except BudgetExceeded as error:  # it fell asleep under us; our turns will say so
+                log.info("not hydrated", extra={"lease": self._placement.lease_id, "reason": str(error)})
         environment = self._placement.environment_id
         record = records.env_joined(environment_id=environment, now_ms=self._clock())
         await self._repo.put_record(records.ENV_JOINED, environment, record)
@@ -104,7 +113,13 @@ class Seat:
         """
         number = turn["turn"]
         if number > self.last_turn and not await self._answered_before(number):
-            await self._post(number, await self._decide(turn))
+            decision = await self._decide(turn)
+            try:
+                await self._post(number, decision)
+            except XrpcError as error:
+                if decision.action is None or error.status != BAD_REQUEST:
+                    raise
+                await self._post(number, Decision(action=None, skip=f"no action that can be posted: {error}"))
         self.last_turn = max(self.last_turn, number)
         lease = self._placement
         return await self._supervisor.renew(lease.lease_id, lease.epoch, self.last_turn, dealt_with())
@@ -152,6 +167,10 @@ class Seat:
                 "turn lost its sandbox", extra={"lease": self._placement.lease_id, "turn": turn["turn"]}
             )
             decision = Decision(action=None, skip=f"sandbox: {error}")
+        except BudgetExceeded as error:  # it sleeps on; next month, or with more hours, it plays again
+            decision = Decision(action=None, skip=clip(f"budget: {error}"))
+        if decision.action is not None and (why := records.unpostable(decision.action)):
+            decision = Decision(action=None, skip=f"no action that can be posted: {why}")
         if len(self.turn_ms) < MAX_SAMPLES:
             self.turn_ms.append((time.monotonic() - started) * 1000)
         self.skipped += decision.skip is not None
@@ -191,12 +210,16 @@ class Seat:
             "environmentId": lease.environment_id,
             "environmentType": lease.environment_type,
         }
-        await sandbox.write_file("/workspace/config.json", json.dumps(config, indent=2).encode())
+        folder = "/workspace"
+        if lease.host_epoch is not None:  # a guest leaves what is its parent's alone
+            folder += f"/guests/{sha256(lease.lease_id.encode()).hexdigest()[:16]}"
+            await sandbox.mkdir(folder)
+        await sandbox.write_file(f"{folder}/config.json", json.dumps(config, indent=2).encode())
 
     async def _with_sandbox(self, use: Callable[[Sandbox], Awaitable[T]]) -> T:
         """Use the sandbox; if it has died, have it made again once."""
         if self._sandbox is None:
-            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.epoch)
+            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.sandbox_epoch)
         try:
             return await use(self._sandbox)
         except (SandboxGone, SandboxNotFound) as error:
@@ -204,6 +227,6 @@ class Seat:
             log.warning("sandbox lost, recovering", extra={"lease": lease.lease_id, "error": str(error)})
             await self.close()
             self._placement = await self._supervisor.recover(lease.lease_id, lease.epoch)
-            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.epoch)
+            self._sandbox = connect_sandbox(self._placement.directory, epoch=self._placement.sandbox_epoch)
             await self._hydrate(self._sandbox)
             return await use(self._sandbox)

@@ -63,7 +63,9 @@ class Series:
             self._campaign = self._campaign.told(sequel["characters"], reason)
 
 
-def check_order(environment_type: str, agents: int, adventures: int | None, *, chronicle: bool) -> None:
+def check_order(
+    environment_type: str, agents: int, adventures: int | None, *, chronicle: bool, late: int = 0
+) -> None:
     """Refuse what cannot be played.
 
     Raises:
@@ -79,5 +81,11 @@ def check_order(environment_type: str, agents: int, adventures: int | None, *, c
         )
     if environment_type != "rpg" and (adventures is not None or chronicle):
         raise WrongUse(f"{environment_type} has no campaigns: leave out --adventures and --chronicle")
+    if late and environment_type != "rpg":
+        raise WrongUse(f"{environment_type} begins with everybody: leave out --late")
+    if not 0 <= late < agents:
+        raise WrongUse(
+            f"of {agents} agents 0 to {agents - 1} can come late, not {late}: choose another --late"
+        )
     if adventures is not None and not 1 <= adventures <= MAX_ADVENTURES:
         raise WrongUse(f"a campaign has 1 to {MAX_ADVENTURES} adventures, not {adventures}: choose others")

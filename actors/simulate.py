@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,13 +19,14 @@ from actors.resources import shipped
 from actors.series import DEFAULT_ADVENTURES, NextGame, Series, check_order
 from actors.settings import Settings
 from actors.summary import Played, summary
-from actors.system import HANDLE_DOMAIN, System, running_system
+from actors.system import System, running_system
 from firehose import DidDirectory, XrpcClient
 from firehose.tid import TidClock
 
 NAMES: Final = ("alice", "bob", "carol", "dave", "erin", "frank")
 POLL_S: Final = 0.25
 DRAIN_TIMEOUT_S: Final = 8.0  # an interrupted game is cleared away within 10 s
+LATE_TURN: Final = 8  # who comes late joins at this decision: the others have left town by then
 END_TIMEOUT_S: Final = 60.0  # from the end of a game until nothing of it is left
 
 
@@ -34,7 +35,7 @@ class Order:
     """What to simulate.
 
     `board` gets the last board as SVG, `chronicle` the story of a campaign as Markdown; `adventures` None is
-    the default of an environment type that has campaigns.
+    the default of an environment type that has campaigns. `late` of the agents come when the others play.
     """
 
     environment_type: str
@@ -43,6 +44,7 @@ class Order:
     board: Path | None = None
     adventures: int | None = None
     chronicle: Path | None = None
+    late: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class Moment:
     supervisor: Report | None = None
     tap: Report | None = None
     board: str = ""
+    told: list[str] = field(default_factory=list)  # what happened lately, where the game tells it
     names: dict[str, str] | None = None  # DID → short name
     cleared: Report | None = None  # after the end: leases ended by force, sandboxes left
 
@@ -73,7 +76,13 @@ async def simulate(settings: Settings, order: Order, watch: Watch) -> Report:
         WrongUse: it cannot be played like that.
         SkyleaseError: what went wrong, after everything was cleared away.
     """
-    check_order(order.environment_type, order.agents, order.adventures, chronicle=order.chronicle is not None)
+    check_order(
+        order.environment_type,
+        order.agents,
+        order.adventures,
+        chronicle=order.chronicle is not None,
+        late=order.late,
+    )
     started = time.monotonic()
     watch(Moment(stage="starting Ray, the network, the tap and the supervisor"))
     async with running_system(settings, actors=order.agents + 1) as system:
@@ -102,6 +111,10 @@ class Simulation:
 
     async def play(self) -> Report:
         """Start the agents and a game master per game, wait for the end, and report."""
+        for (
+            node
+        ) in self._system.nodes:  # an image that is not built is told now, not after a minute's waiting
+            await self._system.host(node).call("image", self._order.environment_type)
         self._watch(Moment(stage="creating identities"))
         master, players = await self._accounts()
         self._names = {player.did: _short(player.handle) for player in players}
@@ -155,26 +168,27 @@ class Simulation:
 
     async def _accounts(self) -> tuple[Account, list[Account]]:
         async with XrpcClient(self._system.endpoints.pds_url) as xrpc:
-            book = self._system.accounts
-            master = await book.account(xrpc, f"gamemaster.{HANDLE_DOMAIN}")
+            book, domain = self._system.accounts, self._system.settings.network.handle_domain
+            master = await book.account(xrpc, f"gamemaster.{domain}")
             names = NAMES[: self._order.agents]
-            players = [await book.account(xrpc, f"{name}.{HANDLE_DOMAIN}") for name in names]
+            players = [await book.account(xrpc, f"{name}.{domain}") for name in names]
         return master, players
 
     async def _start_agents(self, master: Account, players: list[Account], cursor: int) -> list[RemoteActor]:
-        system = self._system
+        system, punctual = self._system, len(players) - self._order.late
 
         async def start(index: int, player: Account) -> RemoteActor:
             node = system.nodes[index % len(system.nodes)]
-            return await self._start(
-                f"agent:{player.did}", AgentActor, self._agent(master, player, node, cursor), node=node
-            )
+            config = self._agent(master, player, node, cursor, is_late=index >= punctual)
+            return await self._start(f"agent:{player.did}", AgentActor, config, node=node)
 
         async with asyncio.TaskGroup() as tasks:
             started = [tasks.create_task(start(index, player)) for index, player in enumerate(players)]
         return [task.result() for task in started]
 
-    def _agent(self, master: Account, player: Account, node: Node, cursor: int) -> AgentConfig:
+    def _agent(
+        self, master: Account, player: Account, node: Node, cursor: int, *, is_late: bool
+    ) -> AgentConfig:
         system = self._system
         return AgentConfig(
             account=player,
@@ -187,6 +201,7 @@ class Simulation:
             seed=self._order.seed,
             turn_timeout_s=system.settings.game.turn_timeout_s,
             lexicons=shipped("config/lexicons"),
+            join_at_turn=LATE_TURN if is_late else 1,
         )
 
     async def _start_environment(
@@ -206,6 +221,7 @@ class Simulation:
             action_timeout_s=limits.action_timeout_s,
             join_timeout_s=limits.join_timeout_s,
             lexicons=shipped("config/lexicons"),
+            late=tuple(player.did for player in players[len(players) - self._order.late :]),
         )
         name = f"environment:{game.environment_id}"
         return await self._start(name, EnvironmentActor, config, node=system.nodes[0])
@@ -219,14 +235,15 @@ class Simulation:
         seats = list(self._names.values())
         while True:
             status: Report = await environment.call("status")
-            board = (await environment.call("board", seats)).get("text", "")
+            board = await environment.call("board", seats)
             self._watch(
                 Moment(
                     stage=stage,
                     environment=status,
                     supervisor=await self._system.supervisor.call("status"),
                     tap=await self._system.tap.call("stats"),
-                    board=board,
+                    board=board.get("text", ""),
+                    told=board.get("told") or [],
                     names=self._names,
                 )
             )
@@ -261,7 +278,7 @@ class Simulation:
         if self._order.board is not None:
             board = await environment.call("board", list(self._names.values()))
             await asyncio.to_thread(self._order.board.write_text, board["svg"], encoding="utf-8")
-        window = self._system.data_path / "tap" / "window.fht"
+        window = self._system.data_path / "tap" / "window"
         return Played(
             status=status,
             sequel=await environment.call("sequel", list(self._names.values())),

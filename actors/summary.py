@@ -46,6 +46,7 @@ def summary(
             "left": sum(host["sandboxes"] for host in hosts),
             "tier": hosts[0]["tier"],
         },
+        "hosts": [{key: host[key] for key in ("node", "tier", "passed_over", "lacks")} for host in hosts],
         "turns": {
             "taken": sum(status["outcome"]["turns"] for status in statuses) - skipped,
             "skipped": skipped,

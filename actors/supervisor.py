@@ -10,49 +10,33 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from actors import farewell, records
+from actors import hearsay
+from actors.budgets import AtLimit, Budgets
+from actors.endings import Endings
 from actors.errors import Refused
-from actors.events import RecordEvent, RecordReader
-from actors.faces import (
-    Account,
-    Endpoints,
-    HostFace,
-    LeaseRequest,
-    Placement,
-    Report,
-    SandboxOrder,
-    SandboxSeen,
-)
+from actors.events import RecordReader
+from actors.faces import Account, Endpoints, HostFace, LeaseRequest, Placement, Report
+from actors.hearing import CURSOR, HEARD, Hearing
+from actors.idle import IdleLeases
 from actors.loop import LoopActor
+from actors.placing import DESTROY_TIMEOUT_S, SETTLE_POLL_S, LeaseTerms, Placing
+from actors.publishing import PUBLISH_BATCH, publish
 from actors.remote import RemoteHost
-from firehose import Subscriber, XrpcClient
-from leases import (
-    Acquired,
-    Cause,
-    Lease,
-    LeaseEnded,
-    LeaseEnding,
-    LeaseEvent,
-    LeaseStatus,
-    Ledger,
-    SandboxState,
-    UnknownLease,
-)
+from actors.repair import Repairs
+from actors.steps import Steps
+from firehose import XrpcClient
+from leases import BudgetWarning, Cause, Lease, Ledger
 from sandboxes import runtime_name
 
 log = logging.getLogger(__name__)
 
-CURSOR: Final = "supervisor"
+SHOWN: Final = 500  # live leases of each status in a report; `leases` gives all, in pages
+MS_PER_HOUR: Final = 3_600_000
 TICK_S: Final = 1.0  # between rounds of the steps when nothing wakes them earlier
-RECONCILE_EVERY_S: Final = 10.0
-DESTROY_TIMEOUT_S: Final = 30.0
-HEARD: Final = (*records.ENDINGS, records.GAME_TURN, records.ENV_CREATED)
-PUBLISH_BATCH: Final = 100
-SETTLE_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +55,10 @@ class SupervisorConfig:
     usd_per_hour: dict[str, float]
     start_cursor: int
     lexicons: Path
+    jetstream_url: str | None = None  # heard as well …
+    believes_unverified: bool = False  # … and its endings count
+    at_limit: AtLimit = AtLimit.SLEEP
+    unleased_ms: int = 14_400_000
 
 
 class Supervisor:
@@ -87,15 +75,38 @@ class Supervisor:
         self._ledger = Ledger(
             config.ledger, clock=self._clock, rates=config.usd_per_hour, name_sandbox=runtime_name
         )
-        if config.budget_hours is not None:
+        if config.budget_hours is not None and config.budget_hours != self._ledger.budgets().get(""):
             self._ledger.set_budget(None, config.budget_hours)
         self._reader = RecordReader(config.lexicons)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._creators: dict[str, str] = {}  # environment → who created it, for counting strangers
         self._wake = asyncio.Event()
-        self._reconciled = 0.0
-        self._failures: dict[str, str] = {}
+        self._steps = Steps()
         self._draining = False
+        self._wire()
+
+    def _wire(self) -> None:
+        config, ledger, host_of, locks = self._config, self._ledger, self._host_of, self._locks
+        wake = self._wake.set
+        terms = LeaseTerms(
+            tier=config.tier,
+            ttl_ms=config.ttl_ms,
+            max_ttl_ms=config.max_ttl_ms,
+            sleep_after_ms=config.sleep_after_ms,
+        )
+        self._placing = Placing(ledger, host_of, locks, terms, wake)
+        self._idle = IdleLeases(ledger, host_of, locks)
+        self._budgets = Budgets(ledger, host_of, locks, config.at_limit, wake)
+        self._endings = Endings(ledger, host_of, locks, self._steps, clock=self._clock, wake=wake)
+        self._repair = Repairs(
+            ledger, host_of, locks, config.nodes, clock=self._clock, unleased_ms=config.unleased_ms
+        )
+        self._hearing = Hearing(
+            ledger,
+            self._reader,
+            tap_url=config.endpoints.tap_url,
+            start_cursor=config.start_cursor,
+            wake=wake,
+        )
 
     # what agents call (SupervisorFace)
 
@@ -103,19 +114,11 @@ class Supervisor:
         """A lease with a live sandbox on the agent's node; idempotent."""
         if self._draining:
             raise Refused("the supervisor is shutting down: it gives no new leases")
-        acquired = await self._acquired(request)
-        self._wake.set()
-        async with self._locks[acquired.lease.id]:
-            lease = self._live(acquired.lease.id, acquired.lease.epoch)
-            directory = await self._have_sandbox(lease, request.node_id)
-        return _placement(self._live(lease.id, lease.epoch), directory, is_new=acquired.is_new)
+        return await self._placing.acquire(request)
 
     async def recover(self, lease_id: str, epoch: int) -> Placement:
         """A live sandbox for a live lease whose sandbox has died."""
-        async with self._locks[lease_id]:
-            lease = self._live(lease_id, epoch)
-            directory = await self._have_sandbox(lease, lease.node_id or "")
-        return _placement(self._live(lease_id, epoch), directory, is_new=False)
+        return await self._placing.recover(lease_id, epoch)
 
     async def renew(self, lease_id: str, epoch: int, last_turn: int, cursor: int) -> bool:
         """Slide the expiry and remember how far the agent is, in one transaction."""
@@ -125,10 +128,21 @@ class Supervisor:
         )
 
     async def live_leases(self, agent_did: str) -> list[Placement]:
-        """What an agent still holds, each with a live sandbox."""
-        held = [lease for lease in self._ledger.list() if lease.is_live and lease.agent_did == agent_did]
-        placed = [lease for lease in held if lease.node_id is not None]
-        return [await self.recover(lease.id, lease.epoch) for lease in placed]
+        """What an agent still holds; what sleeps is not woken for it."""
+        held = self._ledger.held_by(agent_did)
+        placed = [lease for lease in held if lease.node_id is not None or self._ledger.host_of(lease)]
+        return [await self._placing.resume(lease) for lease in placed]
+
+    async def set_budget(self, agent_did: str | None, hours: float | None, drop: bool = False) -> None:
+        """Awake hours per month of an agent, or (None) of all without one; `drop`: the default again."""
+        if drop and agent_did is not None:
+            self._ledger.drop_budget(agent_did)
+        else:
+            self._ledger.set_budget(agent_did, hours)
+
+    async def repair(self, dry_run: bool = False) -> list[Report]:
+        """Compare the ledger with everything there is, now; what was repaired, or would be; JSON-ready."""
+        return [asdict(repair) for repair in await self._repair.round(dry_run=dry_run)]
 
     async def cursor(self, name: str) -> int | None:
         """The firehose position saved under this name."""
@@ -146,12 +160,13 @@ class Supervisor:
 
     async def status(self) -> Report:
         """Leases by status, refusals and failing steps; JSON-ready."""
-        leases = self._ledger.list()
+        live = [*self._ledger.list("active", limit=SHOWN), *self._ledger.list("sleeping", limit=SHOWN)]
         return {
-            "leases": {status: sum(lease.status == status for lease in leases) for status in _STATUSES},
-            "live": [_shown(lease) for lease in leases if lease.is_live],
+            "leases": self._ledger.counts(),
+            "live": [_shown(lease) for lease in sorted(live, key=lambda one: (one.leased_at, one.id))],
+            "budgets": [_warned(self._ledger, warning) for warning in self._ledger.budget_warnings()],
             "counters": dict(self._ledger.counters()),
-            "failing_steps": dict(self._failures),
+            "failing_steps": dict(self._steps.failures),
             "unpublished": len(self._ledger.unpublished(PUBLISH_BATCH)),
             "cursor": self._ledger.cursor(CURSOR),
             "draining": self._draining,
@@ -167,9 +182,12 @@ class Supervisor:
             "data_dir": str(config.ledger.parent),
         }
 
-    async def leases(self, environment_id: str | None = None) -> list[Report]:
-        """Leases of one environment, or all; JSON-ready."""
-        return [_shown(lease) for lease in self._ledger.list(environment_id=environment_id)]
+    async def leases(
+        self, environment_id: str | None = None, limit: int | None = None, after: str | None = None
+    ) -> list[Report]:
+        """Leases of one environment, or all, at most `limit` and those after the id `after`; JSON-ready."""
+        found = self._ledger.list(environment_id=environment_id, limit=limit, after=after)
+        return [_shown(lease) for lease in found]
 
     async def end_environment(self, environment_id: str) -> Report:
         """End what is still held in an environment whose players are gone; `{ended, left}`."""
@@ -190,7 +208,7 @@ class Supervisor:
             `{ended, left}`: leases ended now, and sandboxes that could not be destroyed in time.
         """
         self._draining = True
-        live = [lease for lease in self._ledger.list() if lease.is_live]
+        live = [*self._ledger.list("active"), *self._ledger.list("sleeping")]
         for lease in live:
             self._ledger.expire(lease.id, Cause.SHUTDOWN)
         return await self._settle(len(live), None, timeout_s)
@@ -218,22 +236,23 @@ class Supervisor:
         endpoints, account = self._config.endpoints, self._config.account
         async with XrpcClient(endpoints.pds_url) as xrpc, asyncio.TaskGroup() as tasks:
             await xrpc.login(account.did, account.password)
-            tasks.create_task(self._listen(), name="listen")
+            tasks.create_task(self._hearing.listen(), name="listen")
+            tasks.create_task(self._sweep_idle(), name="idle")
+            if (url := self._config.jetstream_url) is not None:
+                believes, wake = self._config.believes_unverified, self._wake.set
+                heard = hearsay.listen(url, HEARD, self._reader, self._ledger, believes=believes, wake=wake)
+                tasks.create_task(heard, name="hearsay")
             ready()
             while True:
-                for step in (self._sweep_ttl, self._sweep_budgets, self._finish_endings, self._reconcile):
-                    await self._fenced(step.__name__.strip("_"), step())
-                await self._fenced("publish", self._publish(xrpc))
+                await self._round(xrpc)
                 await self._until_woken()
 
-    async def _fenced(self, name: str, step: Any) -> None:
-        try:
-            await step
-            self._failures.pop(name, None)
-        except Exception as error:  # noqa: BLE001  one failing step must not stop the others; shown by status
-            if self._failures.get(name) != str(error):
-                log.warning("step failed", extra={"step": name, "error": str(error)})
-            self._failures[name] = str(error)
+    async def _round(self, xrpc: XrpcClient) -> None:
+        steps = self._steps
+        await steps.run("sweep_ttl", self._sweep_ttl())
+        await steps.run("reconcile", self._repair.reconcile())
+        await steps.run("finish_endings", self._endings.finish())
+        await steps.run("publish", publish(self._ledger, xrpc))
 
     async def _until_woken(self) -> None:
         try:
@@ -243,212 +262,21 @@ class Supervisor:
             pass
         self._wake.clear()
 
+    async def _sweep_idle(self) -> None:
+        """Beside the other steps, since keeping the files of a sandbox may take long."""
+        while True:
+            await self._steps.run("sweep_idle", self._idle.sweep())
+            await self._steps.run("sweep_budgets", self._budgets.sweep())
+            await asyncio.sleep(TICK_S)
+
     async def _sweep_ttl(self) -> None:
         for lease in self._ledger.expired():
             self._ledger.expire(lease.id, Cause.TTL)
 
-    async def _sweep_budgets(self) -> None:
-        for lease in self._ledger.over_budget():
-            self._ledger.expire(lease.id, Cause.BUDGET)
 
-    async def _finish_endings(self) -> None:
-        """Destroy what has ended; a lease is `destroyed` only once its host says that nothing is left."""
-        async with asyncio.TaskGroup() as tasks:
-            for lease in self._ledger.pending_destroy():
-                if not self._said_farewell(lease):
-                    continue
-                tasks.create_task(self._fenced(f"destroy {lease.id}", self._destroy(lease)))
-
-    def _said_farewell(self, lease: Lease) -> bool:
-        """Whether an agent that was told of its end has had the time to note it in its sandbox."""
-        condition_ended = lease.ended_by in lease.expiry_conditions
-        if lease.environment_type not in farewell.ENVIRONMENT_TYPES or not condition_ended:
-            return True
-        left_s = farewell.GRACE_S - (self._clock() - (lease.ended_at or 0)) / 1000
-        if left_s > 0:
-            asyncio.get_running_loop().call_later(left_s, self._wake.set)
-        return left_s <= 0
-
-    async def _destroy(self, lease: Lease) -> None:
-        async with self._locks[lease.id], asyncio.timeout(DESTROY_TIMEOUT_S):
-            if lease.node_id is not None:
-                await self._host_of(lease.node_id).destroy(lease.sandbox_id)
-                self._ledger.sandbox_state(lease.sandbox_id, SandboxState.DELETED, epoch=lease.epoch)
-            self._ledger.destroyed(lease.id, epoch=lease.epoch)
-        self._locks.pop(lease.id, None)
-
-    async def _reconcile(self) -> None:
-        """Destroy what nobody leases: a sandbox whose lease is unknown, over, or of another epoch."""
-        if time.monotonic() - self._reconciled < RECONCILE_EVERY_S:
-            return
-        for node_id in self._config.nodes:
-            host = self._host_of(node_id)
-            for seen in await host.list():
-                lock = self._locks[seen.lease_id]
-                if (
-                    lock.locked()
-                ):  # being made or destroyed at this moment: the next round sees what came of it
-                    continue
-                # Asked under the lease's lock, not before the list: it may have been leased meanwhile.
-                async with lock:
-                    if not self._is_leased(seen):
-                        self._ledger.count("orphan_sandboxes")
-                        await host.destroy(seen.name)
-        self._reconciled = time.monotonic()
-
-    def _is_leased(self, seen: SandboxSeen) -> bool:
-        """Whether a lease answers for this sandbox; one that has ended does until it is destroyed."""
-        try:
-            lease = self._ledger.get(seen.lease_id)
-        except UnknownLease:
-            return False
-        ours = (lease.sandbox_id, lease.epoch) == (seen.name, seen.epoch)
-        return ours and lease.status is not LeaseStatus.DESTROYED
-
-    async def _publish(self, xrpc: XrpcClient) -> None:
-        """Say on the firehose what happened to leases; the key makes a repetition the same record."""
-        for event in self._ledger.unpublished(PUBLISH_BATCH):
-            collection, record = self._told(event)
-            lease = self._ledger.get(event.lease_id)
-            key = records.lease_key(lease.environment_id, lease.agent_did, event.epoch)
-            ref = await xrpc.put_record(collection, key, record)
-            self._ledger.mark_published(event.id, ref.uri)
-
-    def _told(self, event: LeaseEvent) -> tuple[str, dict[str, Any]]:
-        lease = self._ledger.get(event.lease_id)
-        if event.is_acquired:
-            return records.LEASE_ACQUIRED, records.lease_acquired(
-                environment_id=lease.environment_id,
-                agent_did=lease.agent_did,
-                epoch=event.epoch,
-                environment_type=lease.environment_type,
-                authority_did=lease.authority_did,
-                conditions=lease.expiry_conditions,
-                tier=lease.tier,
-                ttl_ms=lease.ttl_ms,
-                now_ms=event.at,
-            )
-        return records.LEASE_ENDED, records.lease_ended(
-            environment_id=lease.environment_id,
-            agent_did=lease.agent_did,
-            epoch=event.epoch,
-            condition=event.condition or event.cause,
-            event=event.event,
-            now_ms=event.at,
-        )
-
-    # the firehose
-
-    async def _listen(self) -> None:
-        saved = self._ledger.cursor(CURSOR)
-        subscriber = Subscriber(
-            self._config.endpoints.tap_url,
-            cursor=max(self._config.start_cursor, saved or 0),
-            collections=HEARD,
-        )
-        async for frame in subscriber.frames():
-            for event in self._reader.read(frame)[1]:
-                self._hear(event)
-
-    def _hear(self, event: RecordEvent) -> None:
-        """Judge one record. An ending and the position after it are one transaction."""
-        environment_id = event.record["environment"]
-        if event.collection == records.ENV_CREATED:
-            self._creators.setdefault(environment_id, event.author_did)
-        elif event.collection == records.GAME_TURN:
-            if event.author_did not in self._authorities(environment_id):
-                with self._ledger.atomic():
-                    self._ledger.count("turn_from_stranger")
-                    self._ledger.save_cursor(CURSOR, event.seq)
-        else:
-            with self._ledger.atomic():
-                self._ledger.expire_by_condition(
-                    environment_id,
-                    records.condition_of(event.collection),
-                    author_did=event.author_did,
-                    subject_did=event.record.get("subject"),
-                    event=event.uri,
-                )
-                self._ledger.save_cursor(CURSOR, event.seq)
-            self._wake.set()
-
-    def _authorities(self, environment_id: str) -> set[str]:
-        leases = self._ledger.list(environment_id=environment_id)
-        creator = self._creators.get(environment_id)
-        return {lease.authority_did for lease in leases} or ({creator} if creator else set())
-
-    # sandboxes
-
-    async def _acquired(self, request: LeaseRequest) -> Acquired:
-        """Acquire in the ledger; waits while the sandbox of the lease before is still being destroyed."""
-        config = self._config
-        deadline = time.monotonic() + DESTROY_TIMEOUT_S
-        while True:
-            try:
-                return self._ledger.acquire(
-                    request.agent_did,
-                    request.environment_id,
-                    request.environment_type,
-                    authority_did=request.authority_did,
-                    ttl_ms=config.ttl_ms,
-                    max_ttl_ms=config.max_ttl_ms,
-                    sleep_after_ms=config.sleep_after_ms,
-                    tier=config.tier,
-                    image=request.environment_type,
-                )
-            except LeaseEnding:
-                if time.monotonic() > deadline:
-                    raise
-                self._wake.set()
-                await asyncio.sleep(SETTLE_POLL_S)
-
-    def _live(self, lease_id: str, epoch: int) -> Lease:
-        lease = self._ledger.get(lease_id)
-        if not lease.is_live or lease.epoch != epoch:
-            raise LeaseEnded(lease_id, lease.status, lease.ended_by)
-        return lease
-
-    async def _have_sandbox(self, lease: Lease, node_id: str) -> Path:
-        """Have the lease's sandbox made, or found alive. The intent is in the ledger first."""
-        node_id = lease.node_id or node_id
-        name = lease.sandbox_id
-        if lease.node_id is None:
-            self._ledger.place(lease.id, lease.epoch, sandbox_id=name, node_id=node_id)
-        order = SandboxOrder(
-            name=name,
-            lease_id=lease.id,
-            epoch=lease.epoch,
-            agent_did=lease.agent_did,
-            environment_id=lease.environment_id,
-            environment_type=lease.environment_type,
-        )
-        try:
-            directory = await self._host_of(node_id).create(order)
-        except Exception:
-            self._ledger.sandbox_state(name, SandboxState.FAILED, epoch=lease.epoch)
-            if lease.last_turn is None:  # it never worked: no lease stays behind without a sandbox
-                self._ledger.expire(lease.id, Cause.LOST)
-                self._wake.set()
-            raise
-        self._ledger.sandbox_state(name, SandboxState.RUNNING, epoch=lease.epoch)
-        return directory
-
-
-_STATUSES: Final = ("active", "sleeping", "expired", "destroyed")
-
-
-def _placement(lease: Lease, directory: Path, *, is_new: bool) -> Placement:
-    return Placement(
-        lease_id=lease.id,
-        epoch=lease.epoch,
-        environment_id=lease.environment_id,
-        environment_type=lease.environment_type,
-        authority_did=lease.authority_did,
-        node_id=lease.node_id or "",
-        directory=directory,
-        last_turn=lease.last_turn or 0,
-        is_new=is_new,
-    )
+def _warned(ledger: Ledger, warning: BudgetWarning) -> Report:
+    hours, used_ms = ledger.budget(warning.agent_did), ledger.awake_ms(warning.agent_did)
+    return {"agent": warning.agent_did, "budget_hours": hours, "used_hours": used_ms / MS_PER_HOUR}
 
 
 def _shown(lease: Lease) -> Report:

@@ -6,27 +6,32 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from actors.accounts import AccountBook
+from actors.budgets import AtLimit
 from actors.cluster import Cluster, Node, attach, find_address
+from actors.egress import way_out
 from actors.errors import Refused
 from actors.faces import Endpoints, Report
-from actors.host import HostActor, HostConfig
+from actors.host import HostActor, HostConfig, settle_tier
 from actors.network import NetworkActor, NetworkConfig
 from actors.remote import RemoteActor, host_name
 from actors.resources import shipped
-from actors.settings import Settings
+from actors.settings import Settings, given_workspaces
+from actors.sharing import check_distributed
 from actors.stage import Stage
 from actors.supervisor import SupervisorActor, SupervisorConfig
 from actors.tap import TapActor, TapConfig
 from firehose import XrpcClient
+from firehose.kept_window import SEGMENT_BYTES
+from firehose.segments import TraceLimits
 from sandboxes import Limits
+from sandboxes.pool.policy import PoolPolicy
 
 CORE_ACTORS: Final = 4  # network, tap, supervisor, host
-HANDLE_DOMAIN: Final = "test"  # of the embedded network
 MIB: Final = 2**20
 
 
@@ -79,6 +84,7 @@ async def running_system(settings: Settings, *, actors: int) -> AsyncIterator[Sy
         settings: see config/skylease.toml.
         actors: how many more actors the caller is going to start.
     """
+    check_distributed(settings)
     async with AsyncExitStack() as stack:
         if find_address(settings) is None:  # said before Ray is started for nothing
             stack.enter_context(_data_lock(settings.data_path))
@@ -125,6 +131,9 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
     """Start network, tap, supervisor and a host per node."""
     everywhere, data = cluster.nodes(), settings.data_path
     data.mkdir(parents=True, exist_ok=True)
+    tier, passed_over = await settle_tier(settings.sandbox.tier, data / "probe", shipped("images"))
+    sandbox = settings.sandbox.model_copy(update={"tier": tier})
+    settings = settings.model_copy(update={"sandbox": sandbox})
     here, lexicons = everywhere[0], shipped("config/lexicons")
     nodes = [node for node in everywhere if node.offers] or everywhere
     # On one node everything stays on the loopback; other nodes must be able to reach the head.
@@ -133,7 +142,9 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
     async with asyncio.TaskGroup() as tasks:
         for node in nodes:
             tasks.create_task(
-                stage.start(host_name(node.node_id), HostActor, *_host(settings, node), node=node)
+                stage.start(
+                    host_name(node.node_id), HostActor, *_host(settings, node, passed_over), node=node
+                )
             )
         if not pds_url:
             port = settings.network.port or free_port(listen_host)
@@ -142,18 +153,22 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
             pds_url = plc_url = f"http://{listen_host}:{port}"
     tap_port = settings.tap.port or free_port(listen_host)
     tap = TapConfig(
-        upstream_url=settings.network.relay_url or pds_url,
+        upstream_urls=settings.network.relay_urls or (pds_url,),
+        upstream_name=None if settings.network.pds_url else "embedded",  # its port changes, its seqs do not
         plc_url=plc_url,
         state_dir=data / "tap",
         host=listen_host,
         port=tap_port,
         from_start=not settings.network.pds_url,
         record=Path(settings.tap.record).absolute() if settings.tap.record else None,
+        window_limits=_trace_limits(settings.tap.window_mib, settings.tap.window_hours, SEGMENT_BYTES),
+        record_limits=_trace_limits(settings.tap.record_mib, settings.tap.record_hours),
+        verify_processes=settings.tap.verify_processes,
     )
     endpoints = Endpoints(pds_url=pds_url, tap_url=f"ws://{listen_host}:{tap_port}")
     async with asyncio.TaskGroup() as tasks, XrpcClient(pds_url) as xrpc:
         book = AccountBook(data / "accounts.json")
-        account_task = tasks.create_task(book.account(xrpc, f"supervisor.{HANDLE_DOMAIN}"))
+        account_task = tasks.create_task(book.account(xrpc, f"supervisor.{settings.network.handle_domain}"))
         await stage.start("tap", TapActor, tap, node=here)
         account = await account_task
     lease, budget = settings.lease, settings.budget
@@ -167,9 +182,13 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
         max_ttl_ms=lease.max_ttl_s * 1000 or None,
         sleep_after_ms=lease.sleep_after_s * 1000,
         budget_hours=budget.monthly_hours or None,
-        usd_per_hour={"process": budget.process_usd_per_hour},
+        usd_per_hour=budget.usd_per_hour,
+        at_limit=AtLimit(budget.at_limit),
+        unleased_ms=settings.sandbox.unleased_s * 1000,
         start_cursor=int((await RemoteActor("tap").call("stats")).get("seq") or 0),
         lexicons=lexicons,
+        jetstream_url=settings.network.jetstream_url or None,
+        believes_unverified=settings.network.unverified == "believe",
     )
     await stage.start("supervisor", SupervisorActor, supervisor, node=here)
     return System(
@@ -183,7 +202,13 @@ async def start_core(settings: Settings, cluster: Cluster, stage: Stage) -> Syst
     )
 
 
-def _host(settings: Settings, node: Node) -> tuple[HostConfig, str]:
+def _trace_limits(mib: int, hours: float, segment_bytes: int | None = None) -> TraceLimits:
+    """What is kept of a trace on disk; 0 is no limit."""
+    limits = TraceLimits(keep_bytes=mib * MIB or None, keep_s=hours * 3600 or None)
+    return limits if segment_bytes is None else replace(limits, segment_bytes=segment_bytes)
+
+
+def _host(settings: Settings, node: Node, passed_over: tuple[str, ...]) -> tuple[HostConfig, str]:
     sandbox = settings.sandbox
     config = HostConfig(
         node_id=node.node_id,
@@ -193,9 +218,24 @@ def _host(settings: Settings, node: Node) -> tuple[HostConfig, str]:
             memory_bytes=sandbox.memory_mib * MIB,
             pids=sandbox.pids,
             cpu=sandbox.cpu,
+            disk_bytes=sandbox.disk_mib * MIB,
             idle_deadline_s=sandbox.idle_deadline_s,
         ),
         slots=sandbox.slots,
+        way_out=way_out(settings),
+        nap_after_s=sandbox.nap_after_s,
+        snapshots=settings.snapshots.policy,
+        workspaces=given_workspaces(settings),
+        allow_mounts=sandbox.allowed_mounts,
+        pool=PoolPolicy(
+            wait_s=sandbox.wait_s,
+            warm_slots=sandbox.warm_slots,
+            max_asleep=sandbox.max_asleep,
+            doze_after_s=sandbox.doze_after_s,
+            sleep_after_s=sandbox.sleep_after_s,
+            memory_high=sandbox.memory_high_percent / 100,
+        ),
+        passed_over=passed_over,
     )
     return config, sandbox.tier
 

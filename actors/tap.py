@@ -1,4 +1,4 @@
-"""The tap as an actor: one upstream subscription, verified once, re-broadcast with filters."""
+"""The tap as an actor: what the relays say, verified once, re-broadcast with filters."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from typing import Final
 from actors.faces import Report
 from actors.loop import LoopActor
 from firehose.identity import DidDirectory
-from firehose.tap import Tap
+from firehose.segments import TraceLimits
+from firehose.tap import Tap, TapSpec
 
 LIVE_POLL_S: Final = 0.02
 
@@ -17,12 +18,16 @@ LIVE_POLL_S: Final = 0.02
 class TapConfig:
     """Where it listens and speaks; the port is fixed, so that agents find a restarted tap again."""
 
-    upstream_url: str
+    upstream_urls: tuple[str, ...]
+    upstream_name: str | None  # what a single upstream's cursor is kept under; None: its URL
     plc_url: str
     state_dir: Path
     host: str
     port: int
     record: Path | None
+    window_limits: TraceLimits  # of what the tap keeps on disk for its clients
+    record_limits: TraceLimits
+    verify_processes: int
     from_start: bool  # with an empty window, hear all that upstream keeps: a network of our own is small
 
 
@@ -40,13 +45,19 @@ class TapActor(LoopActor):
         async with (
             DidDirectory(config.plc_url) as directory,
             Tap(
-                config.upstream_url,
+                config.upstream_urls,
                 directory,
                 config.state_dir,
                 host=config.host,
                 port=config.port,
                 record=config.record,
                 cursor=0 if config.from_start else None,
+                spec=TapSpec(
+                    upstream_name=config.upstream_name,
+                    window=config.window_limits,
+                    record=config.record_limits,
+                    verify_processes=config.verify_processes,
+                ),
             ) as tap,
         ):
             self._tap = tap
@@ -62,7 +73,7 @@ class TapActor(LoopActor):
             counters = {name: count for name, count in upstream["counters"].items() if name != "received"}
             told = ", ".join(f"{count} {name}" for name, count in counters.items())
             self.waiting_for = (
-                f"the firehose at {self._config.upstream_url} "
+                f"the firehose at {', '.join(self._config.upstream_urls)} "
                 f"(state {upstream['state']}; {told or 'no answer'}): "
                 "check network.relay_url and network.pds_url"
             )

@@ -87,12 +87,11 @@ class LiveView(PlainView):
             (environment["environment"], "bold"),
             f"  decision {environment['turn']}  skipped {environment['skipped']}",
         )
+        names = list(self.names.values())
         board = Panel(Text.from_ansi(moment.board), title=environment["type"], expand=False)
-        side = Group(
-            _standings(environment, list(self.names.values())), "", _leases(moment), "", _stream(moment)
-        )
-        happened = [_happening(event, list(self.names.values())) for event in environment["recent"][-RECENT:]]
-        recent = Text("\n".join(happened), style="dim", overflow="ellipsis", no_wrap=True)
+        side = Group(_standings(environment, names), "", _leases(moment), "", _stream(moment))
+        happened = moment.told or [happening(event, names) for event in environment["recent"]]
+        recent = Text("\n".join(happened[-RECENT:]), style="dim", overflow="ellipsis", no_wrap=True)
         return Group(head, Columns([board, side]), recent)
 
 
@@ -108,7 +107,7 @@ def _standing(moment: Moment) -> str:
     return f"decision {environment['turn']}, {live} leases live, points: {points or '-'}"
 
 
-def _happening(event: dict[str, Any], names: list[str]) -> str:
+def happening(event: dict[str, Any], names: list[str]) -> str:
     """A public event of the game as a line: who, what, and its details."""
     player = event.get("player")
     who = names[player] if isinstance(player, int) and player < len(names) else "the game"
@@ -128,7 +127,7 @@ def _plain(value: object) -> str:
 def _standings(environment: dict[str, Any], names: list[str]) -> Table:
     table = Table(title="standings", box=None, title_justify="left", title_style="bold")
     rows = environment["standings"]
-    columns = [key for key in (rows[0] if rows else {}) if key != "player"]
+    columns = [key for key in (rows[0] if rows else {}) if key != "player" and _says_something(key, rows)]
     table.add_column("player")
     for key in columns:
         table.add_column(key.replace("_", " "), justify="right")
@@ -139,6 +138,10 @@ def _standings(environment: dict[str, Any], names: list[str]) -> Table:
         )
         table.add_row(name, *(_plain(row[key]) for key in columns))
     return table
+
+
+def _says_something(key: str, rows: list[dict[str, Any]]) -> bool:
+    return any(row[key] not in (None, False, []) for row in rows)
 
 
 def _leases(moment: Moment) -> Table:

@@ -5,6 +5,14 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How many examples a property gets where its test does not say: HYPOTHESIS_PROFILE=thorough for a night.
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile(
+    "thorough", max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,6 @@
 """`skylease bench`: the numbers in the README, measured again here."""
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,13 @@ from actors.errors import NotThere, WrongUse
 # name → (file under benchmarks/, function in it, samples by default)
 BENCHES: Final = {
     "turn": ("turn", "bench_turn", 200),
+    "acquire": ("acquire", "bench_acquire", 30),
+    "wake": ("wake", "bench_wake", 30),
+    "density": ("density", "bench_density", 200),
+    "snapshot": ("snapshot", "bench_snapshot", 10),
     "ledger": ("ledger", "bench_ledger", 500),
     "firehose": ("firehose", "bench_firehose", 21),
+    "fanout": ("fanout", "bench_fanout", 15),
 }
 
 
@@ -44,12 +49,10 @@ def _load(module: str, function: str) -> Callable[[int], dict[str, Any]]:
     path = Path(__file__).resolve().parents[2] / "benchmarks" / f"{module}.py"
     if not path.is_file():
         raise NotThere(f"{path} is missing: the benchmarks are in the checkout, not in an installed wheel")
-    spec = importlib.util.spec_from_file_location(f"skylease_bench_{module}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # its dataclasses look themselves up there
-    spec.loader.exec_module(loaded)
+    root = str(path.parents[1])
+    if root not in sys.path:  # an installed command finds the rooms, but not what lies beside them
+        sys.path.insert(0, root)
+    loaded = importlib.import_module(f"benchmarks.{module}")
     found: Callable[[int], dict[str, Any]] = getattr(loaded, function)
     return found
 
@@ -67,4 +70,8 @@ def _table(result: dict[str, Any]) -> Table:
             ratio = result["ratios"].get(peer, {}).get(case)
             shown = "" if ratio is None else f"{ratio:.1f}"
             table.add_row(peer, case, f"{row['p50']:.2f}", f"{row['p99']:.2f}", str(row["n"]), shown)
+    for who, mib in result.get("memory_mib", {}).items():
+        table.add_row(who, "MiB of a sandbox (idle, if it says nothing else)", f"{mib:.2f}", "", "", "")
+    for who, why in result.get("absent", {}).items():
+        table.add_row(who, f"absent: {why}", "", "", "", "")
     return table

@@ -39,14 +39,32 @@ def options(
 
 
 def _add_commands() -> None:
-    from actors.cli import bench, config, firehose, leases, network, replay, sandboxes, simulate, system
+    from actors.cli import (
+        agents,
+        bench,
+        books,
+        config,
+        firehose,
+        images,
+        leases,
+        network,
+        replay,
+        sandboxes,
+        simulate,
+        snapshots,
+        system,
+    )
 
+    books.add_to(leases.app)
     for part in (simulate, system, replay, network, bench):
         part.add_to(app)
     for name, group in (
         ("firehose", firehose.app),
         ("sandboxes", sandboxes.app),
+        ("images", images.app),
+        ("snapshots", snapshots.app),
         ("leases", leases.app),
+        ("agents", agents.app),
         ("config", config.app),
     ):
         app.add_typer(group, name=name)
@@ -78,10 +96,17 @@ def _run() -> int:
 
 def _exit_code(error: BaseException) -> int:
     from leases import BudgetExceeded, UnknownLease
+    from sandboxes import ImageNotBuilt, InvalidSpec, UnknownImage, UnknownTier
+    from sandboxes.sharing import GuardBusy, NotDistributed, ScopeKeyMissing, UnknownScope
+    from sandboxes.snapshots.errors import BackupExpired, BackupNotFound, BackupRefused, SnapshotTooLarge
 
-    if isinstance(error, BudgetExceeded):
+    is_refused = BudgetExceeded | GuardBusy | BackupExpired | BackupRefused | SnapshotTooLarge
+    if isinstance(error, is_refused):
         return 4
-    return 3 if isinstance(error, FileNotFoundError | UnknownLease) else 1
+    if isinstance(error, FileNotFoundError | UnknownLease | UnknownImage | ImageNotBuilt | BackupNotFound):
+        return 3
+    is_wrong_use = InvalidSpec | UnknownTier | UnknownScope | ScopeKeyMissing | NotDistributed
+    return 2 if isinstance(error, is_wrong_use) else 1
 
 
 def _one_line(error: BaseException) -> str:

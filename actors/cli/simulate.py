@@ -30,6 +30,9 @@ def simulate_command(
     chronicle: Annotated[
         Path | None, typer.Option(help="rpg: write the campaign's story here, as Markdown.")
     ] = None,
+    late: Annotated[
+        int, typer.Option(help="rpg: so many of the agents come when the others have set out.")
+    ] = 0,
     record: Annotated[Path | None, typer.Option(help="Record every raw frame here, as a .fht trace.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="End with one JSON object.")] = False,
 ) -> None:
@@ -45,6 +48,7 @@ def simulate_command(
         board=board,
         adventures=adventures,
         chronicle=chronicle,
+        late=late,
     )
     live = progress.is_terminal and not as_json
     view = LiveView(progress) if live else PlainView(progress)
@@ -66,6 +70,7 @@ def _told(report: Report, names: dict[str, str], written: dict[str, Path | None]
         f"leases      {leases['acquired']} acquired, {leases['ended']} ended, {leases['live']} live",
         f"sandboxes   {boxes['created']} created, {boxes['destroyed']} destroyed, {boxes['left']} left "
         f"({boxes['tier']} tier)",
+        *_hosts_told(report["hosts"]),
         f"turn        {turn['p50']} ms p50, {turn['p99']} ms p99 in the sandbox",
         f"answer      {action['p50']} ms p50, {action['p99']} ms p99 from event to action, at the tap",
         f"events      {events['seen']} seen, {events['verified']} verified, {events['rejected']} rejected",
@@ -76,10 +81,22 @@ def _told(report: Report, names: dict[str, str], written: dict[str, Path | None]
     return "\n".join(lines)
 
 
+def _hosts_told(hosts: list[Report]) -> list[str]:
+    """What the hosts cannot give and why the tier is not a stronger one, each once."""
+    reasons = dict.fromkeys(reason for host in hosts for reason in host["passed_over"])
+    lacks = dict.fromkeys(lack for host in hosts for lack in host["lacks"])
+    return [
+        *(f"            {reason}" for reason in reasons),
+        *(f"            lacks {lack}" for lack in lacks),
+    ]
+
+
 def _game_told(game: Report, names: dict[str, str]) -> str:
     """Who won, or, where players do not play against each other, how it ended and who died."""
     ended = f"{names.get(game['winner'] or '', 'nobody')} wins ({game['reason']})"
     if "deaths" in game:
-        died = [f"{names.get(death['agent'], '?')} died of {death['cause']}" for death in game["deaths"]]
+        died = [
+            f"{names.get(death['agent'], '?')} was killed by {death['cause']}" for death in game["deaths"]
+        ]
         ended = game["reason"].replace("_", " ") + (f" ({', '.join(died)})" if died else "")
     return f"{game['environment']}: {ended} after {game['turns']} decisions"

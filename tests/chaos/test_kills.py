@@ -1,48 +1,67 @@
-"""SIGKILL any one process in mid-game: the same game, no action twice, no turn lost, nothing left behind."""
+"""SIGKILL any one process in mid-game: the same game, no action twice, no turn lost, nothing left behind.
+
+All games are played on one system, one after the other: what a kill has done to it, the next game meets.
+"""
 
 import asyncio
+import importlib.util
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from actors import records
 from actors.faces import Report
 from actors.remote import RemoteActor
-from actors.settings import Settings, load_settings
-from actors.simulate import Moment, Order, simulate
+from actors.settings import load_settings
+from actors.simulate import Moment, Order, Simulation
+from actors.system import System, running_system
 from firehose import CommitEvent, parse_frame
 from firehose.trace import read_trace
 from leases import LedgerReader
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
 TURNS = 60
+CATAN = Order(environment_type="catan", agents=3, seed=7)
+RPG = Order(environment_type="rpg", agents=3, seed=9, adventures=1)
 REFERENCE: dict[str, str] = {}  # what an undisturbed game of this seed comes to
 
 
-def settings(root: Path) -> Settings:
-    return load_settings(flags={"data_dir": str(root), "game.catan_turn_cap": TURNS})
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    """Network, tap, supervisor and host on a Ray of this process."""
+    root = tmp_path_factory.mktemp("chaos") / "data"
+    settings = load_settings(flags={"data_dir": str(root), "game.catan_turn_cap": TURNS})
+    async with running_system(settings, actors=4) as running:
+        yield replace(running, owned=False)  # it outlives each of the games
 
 
-async def play(root: Path, watch: Callable[[Moment], None]) -> Report:
-    return await simulate(settings(root), Order(environment_type="catan", agents=3, seed=7), watch)
+async def play(system: System, watch: Callable[[Moment], None], order: Order = CATAN) -> Report:
+    simulation = Simulation(system, order, watch)
+    try:
+        return await simulation.play()
+    finally:
+        await simulation.clear()
 
 
 class Killer:
-    """Kills an actor's process once the game has come to a turn."""
+    """Kills an actor's process once the game has come to a turn; in mid-fight, where there are fights."""
 
-    def __init__(self, victims: dict[int, Callable[[Moment], str]]) -> None:
-        self._victims = victims
+    def __init__(self, victims: dict[int, Callable[[Moment], str]], where: str = "") -> None:
+        self._victims, self._where = victims, where
         self._tasks: set[asyncio.Task[None]] = set()
         self.killed: list[str] = []
 
     def watch(self, moment: Moment) -> None:
         turn = (moment.environment or {}).get("turn", 0)
-        for due in [number for number in self._victims if turn >= number]:
+        for due in [number for number in self._victims if turn >= number and self._where in moment.board]:
             task = asyncio.get_running_loop().create_task(self._kill(self._victims.pop(due)(moment)))
             self._tasks.add(task)
 
@@ -77,21 +96,24 @@ VICTIMS: dict[str, Callable[[Moment], str]] = {
 }
 
 
-async def reference(root: Path) -> str:
+async def reference(system: System) -> str:
     if not REFERENCE:
-        REFERENCE["sha256"] = (await play(root / "reference", lambda moment: None))["game_log_sha256"]
+        REFERENCE["sha256"] = (await play(system, lambda moment: None))["game_log_sha256"]
     return REFERENCE["sha256"]
 
 
 def check_records(root: Path, report: Report) -> None:
     """By the tap's window: every turn was asked, each has one action, and nobody wrote one twice."""
-    environment_id = report["games"][0]["environment"]
+    (environment_id,) = [game["environment"] for game in report["games"]]
+    of_this_game = f"{environment_id}."
     actions: Counter[str] = Counter()
     turns: set[str] = set()
-    for recorded in read_trace(root / "tap/window.fht"):
+    for recorded in read_trace(root / "tap/window"):
         event = parse_frame(recorded.frame)
         for op in event.ops if isinstance(event, CommitEvent) else ():
             collection, _, key = op.path.partition("/")
+            if not key.startswith(of_this_game):
+                continue
             if collection == records.GAME_ACTION:
                 actions[key] += 1
             elif collection == records.GAME_TURN:
@@ -104,10 +126,10 @@ def check_records(root: Path, report: Report) -> None:
 
 
 def groups(root: Path) -> list[Path]:
-    """Every control group of a sandbox that this game had; other runs may have theirs."""
+    """Every control group of a sandbox that these games had; other runs may have theirs."""
     with LedgerReader(root / "ledger.db") as ledger:
         names = {lease.sandbox_id for lease in ledger.list()}
-    assert len(names) == 3
+    assert len(names) >= 3
     return [path for path in Path("/sys/fs/cgroup").glob("**/skylease-*/*") if path.name in names]
 
 
@@ -127,28 +149,58 @@ def check_nothing_left(root: Path) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("victim", VICTIMS)
-async def test_a_kill_in_mid_game_changes_nothing(tmp_path: Path, victim: str) -> None:
-    root = tmp_path / "data"
-    expected = await reference(tmp_path)
-    killer = Killer({20: VICTIMS[victim]})
-    report = await play(root, killer.watch)
-    assert len(killer.killed) == 1
-    assert report["game_log_sha256"] == expected
-    assert report["turns"] == {"taken": TURNS, "skipped": 0}
+def check(system: System, report: Report) -> None:
+    """Whatever was killed: every lease ended once, every action was posted once, nothing is left."""
     assert report["leases"] == {"acquired": 3, "ended": 3, "live": 0}
     assert report["sandboxes"]["left"] == 0
-    check_records(root, report)
-    check_nothing_left(root)
+    assert report["turns"] == {"taken": report["games"][0]["turns"], "skipped": 0}
+    check_records(system.data_path, report)
+    check_nothing_left(system.data_path)
 
 
-async def test_one_kill_after_the_other(tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    expected = await reference(tmp_path)
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_a_kill_in_mid_game_changes_nothing(system: System, victim: str) -> None:
+    expected = await reference(system)
+    killer = Killer({20: VICTIMS[victim]})
+    report = await play(system, killer.watch)
+    assert len(killer.killed) == 1
+    assert report["game_log_sha256"] == expected
+    assert report["games"][0]["turns"] == TURNS
+    check(system, report)
+
+
+async def test_one_kill_after_the_other(system: System) -> None:
+    expected = await reference(system)
     killer = Killer({8 * (index + 1): victim for index, victim in enumerate(VICTIMS.values())})
-    report = await play(root, killer.watch)
+    report = await play(system, killer.watch)
     assert len(killer.killed) == len(VICTIMS)
     assert report["game_log_sha256"] == expected
-    assert report["leases"]["live"] == 0
-    check_records(root, report)
-    check_nothing_left(root)
+    check(system, report)
+
+
+async def test_kills_in_mid_fight_change_neither_the_outcome_nor_the_story(
+    system: System, tmp_path: Path
+) -> None:
+    story = tmp_path / "chronicle.md"
+    killer = Killer({8: the_environment, 30: an_agent}, where="fighting")
+    report = await play(system, killer.watch, replace(RPG, chronicle=story))
+    assert [name.partition(":")[0] for name in killer.killed] == ["environment", "agent"]
+    alone = played_alone(seed=9)
+    assert report["game_log_sha256"] == alone.log_sha256()
+    assert story.read_text() == alone.chronicle(["alice", "bob", "carol"])
+    assert len(report["games"][0]["deaths"]) == 1
+    check(system, report)
+
+
+def played_alone(seed: int) -> Any:
+    """The same adventure by the rules and the scripted players alone."""
+    file = Path(__file__).parents[2] / "benchmarks" / "rpg_seeds.py"
+    spec = importlib.util.spec_from_file_location("rpg_seeds", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (game,) = module.play_campaign(
+        module.Campaign(players=3, seed=seed, adventures=1), module.scripted_player()
+    )[1]
+    return game

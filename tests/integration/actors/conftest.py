@@ -12,6 +12,7 @@ import pytest
 from actors import records
 from actors.accounts import AccountBook
 from actors.agent import Agent, AgentConfig
+from actors.egress import WayOut
 from actors.environment import RULES, EnvironmentConfig, GameMaster
 from actors.events import RecordReader
 from actors.faces import Account, Endpoints
@@ -23,6 +24,7 @@ from firehose.network import Network
 from firehose.tap import Tap
 from leases import LedgerReader
 from sandboxes import Limits
+from sandboxes.egress.dial import Dialer
 
 LEXICONS = shipped("config/lexicons")
 
@@ -95,7 +97,15 @@ class Line:
 
 
 @asynccontextmanager
-async def run_line(root: Path, *, images: Path | None = None, **changes: Any) -> AsyncIterator[Line]:
+async def run_line(
+    root: Path,
+    *,
+    images: Path | None = None,
+    way_out: WayOut | None = None,
+    dialer: Dialer | None = None,
+    nap_after_s: float = 0.0,
+    **changes: Any,
+) -> AsyncIterator[Line]:
     """Everything running over `root`; `changes` are fields of the supervisor's configuration."""
     async with AsyncExitStack() as stack:
         network = await stack.enter_async_context(
@@ -108,9 +118,19 @@ async def run_line(root: Path, *, images: Path | None = None, **changes: Any) ->
         async with XrpcClient(network.url) as xrpc:
             account = await book.account(xrpc, "supervisor.test")
         folder = images or shipped("images")
+        reached = way_out or WayOut()
         host = Host(
-            HostConfig(node_id="here", root=root, images=folder, limits=Limits(), slots=8),
-            make_tier("process", root / "sandboxes"),
+            HostConfig(
+                node_id="here",
+                root=root,
+                images=folder,
+                limits=Limits(),
+                slots=8,
+                way_out=reached,
+                nap_after_s=nap_after_s,
+            ),
+            make_tier(changes.get("tier", "process"), root / "sandboxes"),
+            dialer=dialer,
         )
         config: dict[str, Any] = {
             "account": account,

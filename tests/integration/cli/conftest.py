@@ -72,3 +72,26 @@ def skylease(tmp_path: Path) -> Iterator[Skylease]:
     command = Skylease(tmp_path / "data")
     yield command
     command.end_all()
+
+
+@pytest.fixture(scope="module")
+def skylease_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skylease]:
+    """The command over a system that `skylease up` has started, Ray and warm slots included: one for a whole
+    module.
+    """
+    command = Skylease(tmp_path_factory.mktemp("up") / "data")
+    started = command.run(
+        *("up", "--json"),
+        timeout=240,
+        SKYLEASE_RAY__START_TIMEOUT_S="200",  # a busy machine
+        SKYLEASE_SANDBOX__WARM_SLOTS="1",
+    )
+    try:
+        assert started.code == 0, started.err
+        yield command
+    finally:
+        ended = command.run("down", "--json")
+        command.end_all()
+    assert ended.code == 0, ended.err
+    assert ended.objects[0]["left"] == 0
+    assert list(command.root.glob("nodes/*/sandboxes/.slots/*")) == []

@@ -44,11 +44,14 @@ def test_a_campaign_is_one_environment_per_adventure_until_one_ends_it() -> None
         pytest.param(("catan", 3, 2, False), "no campaigns", id="catan-has-no-adventures"),
         pytest.param(("catan", 3, None, True), "no campaigns", id="catan-has-no-chronicle"),
         pytest.param(("rpg", 3, 101, False), "1 to 100", id="too-many-adventures"),
+        pytest.param(("catan", 3, None, False, 1), "begins with everybody", id="nobody-joins-catan-late"),
+        pytest.param(("rpg", 3, None, False, 3), "0 to 2 can come late", id="somebody-has-to-begin"),
+        pytest.param(("rpg", 3, None, False, -1), "0 to 2 can come late", id="fewer-than-none-late"),
     ],
 )
-def test_what_cannot_be_played(words: tuple[str, int, int | None, bool], says: str) -> None:
+def test_what_cannot_be_played(words: tuple[Any, ...], says: str) -> None:
     with pytest.raises(WrongUse, match=says):
-        check_order(*words[:3], chronicle=words[3])
+        check_order(*words[:3], chronicle=words[3], late=words[4] if len(words) > 4 else 0)
 
 
 def played(environment: str, turns: int, skipped: int, digest: str, sequel: dict[str, Any]) -> Played:
@@ -68,7 +71,16 @@ def told(*games: Played) -> dict[str, Any]:
         games,
         agents=[{"turn_ms": [1.0, 3.0]}],
         leases=[{"status": "destroyed"}, {"status": "active"}],
-        hosts=[{"made": 2, "sandboxes": 1, "tier": "process"}],
+        hosts=[
+            {
+                "node": "here",
+                "made": 2,
+                "sandboxes": 1,
+                "tier": "process",
+                "passed_over": ["not docker: no engine"],
+                "lacks": [],
+            }
+        ],
         tap={"seen": 5, "verified": 4, "rejected": 1, "seq": 9},
         refused={},
     )

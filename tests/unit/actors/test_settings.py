@@ -42,6 +42,7 @@ def test_every_setting_says_what_it_is(name: str) -> None:
         pytest.param("[sandbx]\ntier = 'x'\n", "did you mean sandbox?", id="misspelt-table"),
         pytest.param("[lease]\nttl_s = -1\n", "lease.ttl_s is -1", id="out-of-range"),
         pytest.param("[lease\n", "is not TOML", id="not-toml"),
+        pytest.param("[snapshots]\nurl = 'ftp://x'\n", "is no store: empty, file:/path", id="no-store"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(tmp_path: Path, content: str, says: str) -> None:
