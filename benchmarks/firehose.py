@@ -2,10 +2,13 @@
 
 All run on one core, in turns, so that whatever else the machine does weighs on all of them. "warm" means that
 keys are known, as they are for a consumer that has run for a while; "chained" that the state of each
-repository is known as well. What each side does:
+repository is known as well; "read" that the event and each record are wanted as Python values on top of that
+(who only routes frames asks for neither). What each side does:
 - ours: frame, archive, each block's hash, commit, signature, MST inversion, chain, records: Sync 1.1 in full.
 - atproto_sdk: frame into its models, archive, records, its own signature check; no hash, no tree, no chain.
 - decode_only: frame and archive into Python values with libipld; nothing is checked.
+"one_process" and "two_processes" are the whole pipeline over a longer stream, on whatever cores there are:
+one judges by itself; of two, both prove, and one judges.
 
 By itself: `python -m benchmarks.firehose`, in the checkout (as a script it would stand in its room's way).
 """
@@ -26,12 +29,13 @@ from typing import Any, Final
 
 import libipld
 
+from firehose import compiled
 from firehose.document import signing_key
 from firehose.frames import CommitEvent, parse_frame
-from firehose.shards import VerifyShards
+from firehose.provers import Provers
 from firehose.syntax import Did
 from firehose.trace import read_trace
-from firehose.verify import Verdict, Verifier, splice
+from firehose.verify import Verdict, Verifier
 
 ROOT: Final = Path(__file__).parents[1]
 # Posts of strangers are not copied into the project; where they lie beside the checkout they say more.
@@ -51,6 +55,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
     passes = {
         ("ours", "verify_warm"): _ours(frames, documents, chained=False),
         ("ours", "verify_chained"): _ours(frames, documents, chained=True),
+        ("ours", "verify_read"): _ours(frames, documents, chained=True, is_read=True),
         ("decode_only", "verify_warm"): _decode_only(frames),
     }
     sdk = _sdk(frames, documents)
@@ -66,13 +71,13 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
         "unit": "us",
         "trace": path.name,
         "frames": len(frames),
-        "compiled": splice.compiled is not None,
+        "compiled": compiled.fast is not None,
         "ours": ours,
         "peers": peers,
         "ratios": {
             peer: {
                 case: round(cases["verify_warm"]["p50"] / ours[case]["p50"], 2)
-                for case in ("verify_warm", "verify_chained")
+                for case in ("verify_warm", "verify_chained", "verify_read")
             }
             for peer, cases in peers.items()
         },
@@ -87,12 +92,12 @@ def _load(path: Path) -> tuple[Frames, Documents]:
     return frames, {did: doc if isinstance(doc, list) else [doc] for did, doc in documents.items() if doc}
 
 
-def _ours(frames: Frames, documents: Documents, *, chained: bool) -> Pass:
+def _ours(frames: Frames, documents: Documents, *, chained: bool, is_read: bool = False) -> Pass:
     verifier = Verifier()
     steps: dict[str, int] = {}
 
     def judge_all() -> int:
-        good = 0
+        good, records = 0, 0
         for now_ms, frame in frames:
             judgement = verifier.receive(frame, now_ms)
             while judgement.needs:
@@ -102,6 +107,8 @@ def _ours(frames: Frames, documents: Documents, *, chained: bool) -> Pass:
                     verifier.learn(need.did, known[max(step, 0)])
                 judgement = verifier.receive(frame, now_ms)
             good += judgement.verdict in (Verdict.ACCEPT, Verdict.NOOP)
+            if is_read:
+                records += len(judgement.records) if judgement.event is not None else 0
         return good
 
     bases = _bases(frames) if chained else {}
@@ -118,26 +125,32 @@ def _ours(frames: Frames, documents: Documents, *, chained: bool) -> Pass:
 
 
 def _processes(n: int, frames: Frames, documents: Documents) -> dict[str, dict[str, Any]]:
-    """One and two verifying processes beside this one, on whatever cores there are."""
+    """One process, and two: this one and another, on whatever cores there are."""
+    items = [((number, now_ms, frame), frame) for number in range(STREAM_PASSES) for now_ms, frame in frames]
 
-    def stream(shards: VerifyShards) -> Iterator[tuple[int, bytes]]:
-        for _ in range(STREAM_PASSES):
-            yield from frames
-            shards.rewind()
+    def run(verifier: Verifier, provers: Provers) -> int:
+        good, present = 0, -1
+        for (number, now_ms, frame), proved in provers.ahead(items):
+            if number != present:
+                present = number
+                verifier.rewind()
+            judgement = verifier.receive(frame, now_ms, proved)
+            while judgement.needs:
+                for need in judgement.needs:
+                    verifier.learn(need.did, documents[need.did][-1 if need.refresh else 0])
+                judgement = verifier.receive(frame, now_ms, proved)
+            good += judgement.verdict in (Verdict.ACCEPT, Verdict.NOOP)
+        return good
 
-    def resolve(did: str, is_refresh: bool) -> dict[str, Any]:
-        known = documents[did]
-        return known[-1 if is_refresh else 0]
-
-    with VerifyShards(1, resolve) as one, VerifyShards(2, resolve) as two:
-        cases = {("ours", "one_process"): one, ("ours", "two_processes"): two}
-        for shards in cases.values():
-            sum(1 for _ in shards.judge(stream(shards)))  # the keys
+    one, two = Verifier(), Verifier()
+    with Provers(1, one.key_of) as alone, Provers(2, two.key_of) as both:
         passes: dict[tuple[str, str], Pass] = {
-            name: partial(lambda shards: sum(1 for _ in shards.judge(stream(shards))), shards)
-            for name, shards in cases.items()
+            ("ours", "one_process"): partial(run, one, alone),
+            ("ours", "two_processes"): partial(run, two, both),
         }
-        took = _in_turns(min(n, 9), passes, len(frames) * STREAM_PASSES)
+        if len({judge_all() for judge_all in passes.values()}) != 1:  # they learn the keys, too
+            raise AssertionError("one process and two do not agree")
+        took = _in_turns(min(n, 9), passes, len(items))
     return {case: took[side, case] for side, case in passes}
 
 
