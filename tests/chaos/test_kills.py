@@ -1,14 +1,16 @@
 """SIGKILL any one process in mid-game: the same game, no action twice, no turn lost, nothing left behind.
 
-All games are played on one system, one after the other: what a kill has done to it, the next game meets.
+All games are played on one system, one after the other: what a kill has done to it, the next game meets. A
+game waits at the turns in which something is killed, since the turn's script does, until the signal is sent.
 """
 
 import asyncio
 import importlib.util
 import os
+import shutil
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ import pytest_asyncio
 from actors import records
 from actors.faces import Report
 from actors.remote import RemoteActor
+from actors.resources import shipped
 from actors.settings import load_settings
 from actors.simulate import Moment, Order, Simulation
 from actors.system import System, running_system
@@ -32,15 +35,44 @@ TURNS = 60
 CATAN = Order(environment_type="catan", agents=3, seed=7)
 RPG = Order(environment_type="rpg", agents=3, seed=1, adventures=1)  # fights at turns 10-22 and 32-57
 REFERENCE: dict[str, str] = {}  # what an undisturbed game of this seed comes to
+HOLD = """\
+import io, json, os, sys, time
+asked = sys.stdin.read()
+while os.path.exists(f"/image/hold-{json.loads(asked).get('turn')}"):
+    time.sleep(0.005)
+sys.stdin = io.StringIO(asked)
+"""
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images, with turn scripts that wait as long as their folder has a file hold-TURN."""
+    folder = tmp_path_factory.mktemp("chaos") / "images"
+    shutil.copytree(shipped("images"), folder)
+    for script in folder.glob("*/take_turn.py"):
+        script.write_text(HOLD + script.read_text())
+    for path in (folder, *folder.rglob("*")):  # else sandboxes get a copy, in which nothing appears or goes
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+async def system(tmp_path_factory: pytest.TempPathFactory, images: Path) -> AsyncIterator[System]:
     """Network, tap, supervisor and host on a Ray of this process."""
     root = tmp_path_factory.mktemp("chaos") / "data"
     settings = load_settings(flags={"data_dir": str(root), "game.catan_turn_cap": TURNS})
-    async with running_system(settings, actors=4) as running:
-        yield replace(running, owned=False)  # it outlives each of the games
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors.system.shipped", lambda name: images if name == "images" else shipped(name))
+        async with running_system(settings, actors=4) as running:
+            yield replace(running, owned=False)  # it outlives each of the games
+
+
+@pytest.fixture(autouse=True)
+def _released(images: Path) -> Iterator[None]:
+    """No turn that one test has held holds the next."""
+    yield
+    for held in images.glob("*/hold-*"):
+        held.unlink()
 
 
 async def play(system: System, watch: Callable[[Moment], None], order: Order = CATAN) -> Report:
@@ -52,21 +84,29 @@ async def play(system: System, watch: Callable[[Moment], None], order: Order = C
 
 
 class Killer:
-    """Kills an actor's process once the game has come to a turn; in mid-fight, where there are fights."""
+    """Kills an actor's process at each of these turns, at which the game waits for it."""
 
-    def __init__(self, victims: dict[int, Callable[[Moment], str]], where: str = "") -> None:
-        self._victims, self._where = victims, where
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, image: Path, victims: dict[int, Callable[[Moment], str]]) -> None:
+        self._image, self._victims = image, victims
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self.killed: list[str] = []
+        self.boards: list[str] = []
+        for turn in victims:
+            self._held(turn).touch(0o644)
+
+    def _held(self, turn: int) -> Path:
+        return self._image / f"hold-{turn}"
 
     def watch(self, moment: Moment) -> None:
         turn = (moment.environment or {}).get("turn", 0)
-        for due in [number for number in self._victims if turn >= number and self._where in moment.board]:
-            task = asyncio.get_running_loop().create_task(self._kill(self._victims.pop(due)(moment)))
-            self._tasks.add(task)
+        if turn in self._victims and turn not in self._tasks:
+            self.boards.append(moment.board)
+            killing = self._kill(turn, self._victims[turn](moment))
+            self._tasks[turn] = asyncio.get_running_loop().create_task(killing)
 
-    async def _kill(self, name: str) -> None:
+    async def _kill(self, turn: int, name: str) -> None:
         pid = (await RemoteActor(name).call("ping"))["pid"]
+        self._held(turn).unlink()  # so the signal meets the turn's end, or what comes right after it
         os.kill(pid, signal.SIGKILL)
         self.killed.append(name)
 
@@ -159,9 +199,9 @@ def check(system: System, report: Report) -> None:
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-async def test_a_kill_in_mid_game_changes_nothing(system: System, victim: str) -> None:
+async def test_a_kill_in_mid_game_changes_nothing(system: System, images: Path, victim: str) -> None:
     expected = await reference(system)
-    killer = Killer({20: VICTIMS[victim]})
+    killer = Killer(images / "catan", {20: VICTIMS[victim]})
     report = await play(system, killer.watch)
     assert len(killer.killed) == 1
     assert report["game_log_sha256"] == expected
@@ -169,9 +209,10 @@ async def test_a_kill_in_mid_game_changes_nothing(system: System, victim: str) -
     check(system, report)
 
 
-async def test_one_kill_after_the_other(system: System) -> None:
+async def test_one_kill_after_the_other(system: System, images: Path) -> None:
     expected = await reference(system)
-    killer = Killer({8 * (index + 1): victim for index, victim in enumerate(VICTIMS.values())})
+    victims = {8 * (index + 1): victim for index, victim in enumerate(VICTIMS.values())}
+    killer = Killer(images / "catan", victims)
     report = await play(system, killer.watch)
     assert len(killer.killed) == len(VICTIMS)
     assert report["game_log_sha256"] == expected
@@ -179,13 +220,13 @@ async def test_one_kill_after_the_other(system: System) -> None:
 
 
 async def test_kills_in_mid_fight_change_neither_the_outcome_nor_the_story(
-    system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: System, images: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("actors.simulate.POLL_S", 0.02)  # ten looks at the shorter fight
     story = tmp_path / "chronicle.md"
-    killer = Killer({10: the_environment, 32: an_agent}, where="fighting")
+    killer = Killer(images / "rpg", {14: the_environment, 40: an_agent})
     report = await play(system, killer.watch, replace(RPG, chronicle=story))
     assert [name.partition(":")[0] for name in killer.killed] == ["environment", "agent"]
+    assert ["fighting" in board for board in killer.boards] == [True, True]
     alone = played_alone(seed=RPG.seed)
     assert report["game_log_sha256"] == alone.log_sha256()
     assert story.read_text() == alone.chronicle(["alice", "bob", "carol"])
