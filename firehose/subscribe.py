@@ -224,6 +224,9 @@ class Subscriber:
         except (OSError, InvalidHandshake, EOFError) as error:  # OSError: includes every TimeoutError
             await self._retry(_reason(error))
             return None
+        if self.state is SubscriberState.STOPPED:  # closed meanwhile, when there was nothing to close yet
+            await self._disconnect()
+            return None
         self._connected_at = asyncio.get_running_loop().time()
         self._is_resuming = self.cursor is not None
         self._enter(SubscriberState.LIVE, f"cursor {self.cursor}")

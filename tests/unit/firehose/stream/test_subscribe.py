@@ -31,7 +31,7 @@ def cursor_of(connection: ServerConnection) -> int | None:
 
 
 async def take(subscriber: Subscriber, count: int) -> list[int | None]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         frames = [await subscriber.receive() for _ in range(count)]
     return [peek(frame).seq for frame in frames if frame is not None]
 
@@ -228,7 +228,7 @@ async def test_retry_after_is_honoured(frame: MakeFrame, fast: Backoff) -> None:
 async def test_giving_up_is_said(fast: Backoff) -> None:
     async with Subscriber("ws://127.0.0.1:1", backoff=fast, give_up_after_s=0.2) as subscriber:
         with pytest.raises(UpstreamUnreachable, match=r"127\.0\.0\.1:1"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await subscriber.receive()
     assert subscriber.counters["reconnects"] > 1
 
@@ -239,7 +239,7 @@ async def test_accepting_and_closing_at_once_is_no_stream(upstream: Upstream, fa
 
     async with upstream(script) as url, Subscriber(url, backoff=fast, give_up_after_s=0.2) as subscriber:
         with pytest.raises(UpstreamUnreachable):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await subscriber.receive()
         assert 1 < subscriber.counters["reconnects"] < 100  # no hot loop
 
@@ -279,8 +279,30 @@ async def test_close_ends_a_wait_elsewhere(fast: Backoff, upstream: Upstream) ->
             frames = asyncio.ensure_future(anext(subscriber.frames(), b"ended"))
             await asyncio.sleep(0.05)
             await subscriber.close()
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(20):
                 assert await frames == b"ended"
+
+
+async def test_close_while_it_connects_is_a_close() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def hesitate(connection: ServerConnection, request: Request) -> None:
+        asked.set()
+        await answer.wait()
+
+    async with (
+        asyncio.timeout(10),
+        serve(forever, "127.0.0.1", 0, process_request=hesitate) as server,
+        asyncio.TaskGroup() as tasks,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        subscriber = Subscriber(f"ws://127.0.0.1:{port}")
+        received = tasks.create_task(subscriber.receive())
+        await asked.wait()
+        await subscriber.close()
+        answer.set()
+        assert await received is None
+        assert subscriber.state is SubscriberState.STOPPED
 
 
 async def test_a_cancelled_receive_loses_nothing(upstream: Upstream, frame: MakeFrame) -> None:
@@ -291,7 +313,7 @@ async def test_a_cancelled_receive_loses_nothing(upstream: Upstream, frame: Make
         await forever(connection)
 
     got: list[int | None] = []
-    async with upstream(script) as url, Subscriber(url) as subscriber, asyncio.timeout(5):
+    async with upstream(script) as url, Subscriber(url) as subscriber, asyncio.timeout(20):
         while len(got) < 20:
             try:
                 async with asyncio.timeout(0.002):
