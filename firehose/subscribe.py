@@ -224,7 +224,7 @@ class Subscriber:
         except (OSError, InvalidHandshake, EOFError) as error:  # OSError: includes every TimeoutError
             await self._retry(_reason(error))
             return None
-        if self.state is SubscriberState.STOPPED:  # closed meanwhile, when there was nothing to close yet
+        if self._stopped.is_set():  # closed meanwhile, when there was nothing to close yet
             await self._disconnect()
             return None
         self._connected_at = asyncio.get_running_loop().time()
