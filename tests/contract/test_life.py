@@ -270,7 +270,7 @@ async def test_the_debris_of_a_killed_runner_is_cleared_by_create(bench: Any, na
     await bench.tier.create(bench.spec(name))
     info = await bench.tier.inspect(name)
     os.kill(info.pid, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await bench.tier.inspect(name)).state is SandboxState.WARM:
             await asyncio.sleep(0.01)
     sandbox = await bench.tier.create(bench.spec(name, epoch=2))

@@ -159,7 +159,7 @@ async def test_a_killed_kernel_leaves_nothing_after_destroy(tier: GvisorTier, na
     await tier.create(spec(name))
     before = tier._processes(name, tier._records.load(name))
     os.kill(await pid_of(tier, name), signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await tier.inspect(name)).state is not SandboxState.FAILED:
             await asyncio.sleep(0.01)
     await tier.destroy(name)

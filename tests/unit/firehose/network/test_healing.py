@@ -57,7 +57,7 @@ def did_of(client: XrpcClient) -> Did:
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not is_true():
             await asyncio.sleep(0.002)
 
@@ -66,7 +66,7 @@ async def frames_of(network: Network) -> list[bytes]:
     """Everything the network has said."""
     last_seq = network.stats()["seq"]
     frames: list[bytes] = []
-    async with Subscriber(network.url, cursor=0) as subscriber, asyncio.timeout(5):
+    async with Subscriber(network.url, cursor=0) as subscriber, asyncio.timeout(30):
         while not frames or peek(frames[-1]).seq != last_seq:
             frame = await subscriber.receive()
             assert frame is not None
@@ -134,7 +134,7 @@ async def test_lost_frames_are_healed_in_place(
         # A last frame that shows a gap is counted before it is healed.
         await until(lambda: tap.stats()["resync"].get("healed", 0) == tap.stats()["resync"]["gaps"])
         stats = tap.stats()
-        async with Subscriber(tap.url, cursor=0) as subscriber, asyncio.timeout(5):
+        async with Subscriber(tap.url, cursor=0) as subscriber, asyncio.timeout(30):
             served: list[bytes] = []
             while not served or peek(served[-1]).seq != stats["seq"]:
                 received = await subscriber.receive()
@@ -275,7 +275,7 @@ async def test_a_sync_that_says_something_else_is_healed_too(
     async with running(lossy.url, network, tmp_path / "tap") as tap:
         await until(lambda: tap.stats()["seq"] == last.seq)
         assert tap.stats()["verdicts"]["desync"] == {"sync-data": 1}
-        async with Subscriber(tap.url, cursor=last.seq - 1) as subscriber, asyncio.timeout(5):
+        async with Subscriber(tap.url, cursor=last.seq - 1) as subscriber, asyncio.timeout(30):
             healed = await subscriber.receive()
         assert healed is not None
         event = parse_frame(healed)

@@ -25,7 +25,7 @@ def inside(network: Network) -> Pds:
 
 
 async def seqs(network: Network, cursor: int, count: int) -> list[int | None]:
-    async with Subscriber(network.url, cursor=cursor) as subscriber, asyncio.timeout(5):
+    async with Subscriber(network.url, cursor=cursor) as subscriber, asyncio.timeout(30):
         return [peek(await subscriber.receive() or b"").seq for _ in range(count)]
 
 

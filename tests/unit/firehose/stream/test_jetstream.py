@@ -74,7 +74,7 @@ async def jetstream(
 
 async def take(source: Jetstream, count: int) -> list[Told]:
     events: list[Told] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         async for event in source.events():
             events.append(event)
             if len(events) == count:

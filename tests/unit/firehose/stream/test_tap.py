@@ -123,13 +123,13 @@ async def running(upstream: str, directory: Any, state: Path, **settings: Any) -
 
 
 async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not is_true():
             await asyncio.sleep(0.002)
 
 
 async def read(tap: Tap, count: int, **settings: Any) -> list[bytes]:
-    async with Subscriber(tap.url, **{"cursor": 0, **settings}) as subscriber, asyncio.timeout(5):
+    async with Subscriber(tap.url, **{"cursor": 0, **settings}) as subscriber, asyncio.timeout(30):
         frames = [await subscriber.receive() for _ in range(count)]
     return [frame for frame in frames if frame is not None]
 
