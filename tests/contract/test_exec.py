@@ -13,6 +13,12 @@ from sandboxes import InvalidSpec, RefusedByRunner, Sandbox, SandboxBusy, Sandbo
 CountMarked = Callable[[str], Awaitable[int]]
 
 
+async def until_marked(count_marked: CountMarked, word: str, wanted: int) -> None:
+    async with asyncio.timeout(30):
+        while await count_marked(word) != wanted:
+            await asyncio.sleep(0.02)
+
+
 async def test_both_streams_and_the_exit_code_come_back(sandbox: Sandbox) -> None:
     result = await sandbox.exec("echo out; echo err >&2; exit 7")
     assert (result.exit_code, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
@@ -89,7 +95,7 @@ async def test_timeout_kills_the_whole_tree_and_keeps_the_output(
     begun = time.monotonic()
     with pytest.raises(SandboxTimeoutError) as caught:
         await sandbox.exec(line, timeout=1.0)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
     assert caught.value.result.stdout == b"begun\n"
     assert isinstance(caught.value, TimeoutError)
     assert await count_marked("98765401") == 0
@@ -98,9 +104,8 @@ async def test_timeout_kills_the_whole_tree_and_keeps_the_output(
 async def test_completion_follows_the_exit_and_not_the_pipes(
     sandbox: Sandbox, count_marked: CountMarked
 ) -> None:
-    begun = time.monotonic()
-    result = await sandbox.exec("echo before; sleep 98765402 >&2 & sleep 0.3; echo after; exit 7")
-    assert time.monotonic() - begun < 1.8
+    line = "echo before; sleep 98765402 >&2 & sleep 0.1; echo after; exit 7"
+    result = await sandbox.exec(line, timeout=30)
     assert (result.exit_code, result.stdout) == (7, b"before\nafter\n")
     assert await count_marked("98765402") == 0  # start_process is for what shall stay
 
@@ -128,10 +133,10 @@ async def test_binary_output_is_bytes(sandbox: Sandbox) -> None:
 
 
 async def test_commands_run_at_once(sandbox: Sandbox) -> None:
-    begun = time.monotonic()
-    results = await asyncio.gather(*(sandbox.exec(f"sleep 0.5; echo {n}") for n in range(8)))
+    line = "touch at-once-{0}; until [ $(ls | grep -c at-once-) = 8 ]; do sleep 0.02; done; echo {0}"
+    results = await asyncio.gather(*(sandbox.exec(line.format(n), timeout=30) for n in range(8)))
     assert [result.text for result in results] == [f"{n}\n" for n in range(8)]
-    assert time.monotonic() - begun < 3.5  # one after the other: 4 s
+    await sandbox.exec("rm at-once-*")
 
 
 async def test_too_many_commands_are_refused_by_name(sandbox: Sandbox) -> None:
@@ -154,14 +159,11 @@ async def test_too_many_commands_are_refused_by_name(sandbox: Sandbox) -> None:
 
 async def test_a_cancelled_command_is_dead(sandbox: Sandbox, count_marked: CountMarked) -> None:
     command = asyncio.ensure_future(sandbox.exec("setsid sleep 98765403 & sleep 98765403"))
-    await asyncio.sleep(0.3)
-    assert await count_marked("98765403") == 2
+    await until_marked(count_marked, "98765403", 2)
     command.cancel()
     with pytest.raises(asyncio.CancelledError):
         await command
-    async with asyncio.timeout(5):
-        while await count_marked("98765403"):
-            await asyncio.sleep(0.02)
+    await until_marked(count_marked, "98765403", 0)
 
 
 async def test_a_client_that_goes_away_takes_its_commands_along(
@@ -169,12 +171,10 @@ async def test_a_client_that_goes_away_takes_its_commands_along(
 ) -> None:
     other = Sandbox(sandbox.directory, name=sandbox.name, epoch=sandbox.epoch)
     command = asyncio.ensure_future(other.exec("sleep 98765404"))
-    await asyncio.sleep(0.3)
+    await until_marked(count_marked, "98765404", 1)
     await other.close()
     await asyncio.gather(command, return_exceptions=True)
-    async with asyncio.timeout(5):
-        while await count_marked("98765404"):
-            await asyncio.sleep(0.02)
+    await until_marked(count_marked, "98765404", 0)
 
 
 async def test_a_session_is_an_env_a_cwd_and_a_tmp_of_its_own(sandbox: Sandbox) -> None:
@@ -197,11 +197,13 @@ async def test_a_session_is_an_env_a_cwd_and_a_tmp_of_its_own(sandbox: Sandbox) 
 
 async def test_sessions_run_at_once_and_apart(sandbox: Sandbox) -> None:
     names = [await sandbox.create_session(env={"WHO": f"w{n}"}) for n in range(6)]
-    line = "f() { echo mine; }; export WHO=$WHO-x; echo $WHO > $TMPDIR/who; sleep 0.3; cat $TMPDIR/who; f"
-    begun = time.monotonic()
-    said = await asyncio.gather(*(sandbox.exec(line, session=name) for name in names))
+    line = (
+        "f() { echo mine; }; export WHO=$WHO-x; echo $WHO > $TMPDIR/who; touch apart-$WHO; "
+        "until [ $(ls | grep -c apart-) = 6 ]; do sleep 0.02; done; cat $TMPDIR/who; f"
+    )
+    said = await asyncio.gather(*(sandbox.exec(line, session=name, timeout=30) for name in names))
     assert [one.text for one in said] == [f"w{n}-x\nmine\n" for n in range(6)]
-    assert time.monotonic() - begun < 1.7  # one after the other: 1.8 s
+    await sandbox.exec("rm apart-*")
     after = await asyncio.gather(*(sandbox.exec("echo $WHO; f 2>/dev/null", session=name) for name in names))
     assert [one.text for one in after] == [f"w{n}\n" for n in range(6)]  # no export, no function stays
     for name in names:
