@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 
 from firehose.errors import ProverDied
 from firehose.identity import Document
-from firehose.provers import Provers, Proving
+from firehose.provers import ROOM_BYTES, Provers, Proving
 from firehose.verify import Judgement, ResolveDid, Verdict, Verifier
 
 MAX_ROUNDS: Final = 4  # of needs for one frame; the verifier promises two
@@ -101,6 +101,7 @@ class SeveralProcesses:
         self._resolve = resolve
         self._provers = Provers(count, verifier.key_of)
         self._waiting: deque[tuple[int, Proving]] = deque()  # when it came, and what is known of it
+        self._waiting_bytes = 0
         self._changed = asyncio.Event()  # something may be done
         self._has_room = asyncio.Event()
         self._trouble: ProverDied | None = None
@@ -148,6 +149,7 @@ class SeveralProcesses:
 
     async def _judge_next(self) -> Taken:
         received_ms, proving = self._waiting.popleft()
+        self._waiting_bytes -= len(proving.frame)
         self._has_room.set()
         judgement = await judge_one(self._verifier, proving.frame, received_ms, self._resolve, proving)
         seq = self._verifier.last_seq
@@ -155,11 +157,12 @@ class SeveralProcesses:
 
     async def _feed(self, frames: Received) -> None:
         async for received_ms, frame in frames:
-            while len(self._waiting) >= self._provers.room:
+            while len(self._waiting) >= self._provers.room or self._waiting_bytes >= ROOM_BYTES:
                 self._has_room.clear()
                 await self._has_room.wait()
             try:
                 self._waiting.append((received_ms, self._provers.put(frame)))
+                self._waiting_bytes += len(frame)
             except ProverDied as error:
                 self._fail(error)
             self._changed.set()

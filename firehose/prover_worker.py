@@ -1,8 +1,11 @@
 """One process of `firehose.provers`: batches of frames in, what they prove out, until its socket closes.
 
 Frames lie in memory that both sides see; what crosses the socket is where they are, and the answers, so
-neither side ever waits for the other to read. Started by itself and not by multiprocessing: that would run
-its parent's main module again, which in a Ray actor is Ray's own.
+neither side ever waits for the other to read. A batch begins with two bytes that change while it is worked
+on: how many of its frames are still asked for (with nothing else to do, the parent takes frames back from the
+end), and how many were begun here. Nothing hangs on who sees what when: a frame that both prove proves the
+same. Started by itself and not by multiprocessing: that would run its parent's main module again, which in a
+Ray actor is Ray's own.
 """
 
 import marshal
@@ -19,8 +22,11 @@ from firehose import compiled
 from firehose.keys import PACKED_BYTES, VerifyingKey
 from firehose.verify.proven import Proof, prove, prove_slowly
 
-SLOT_BYTES: Final = 8 * 1024 * 1024  # of shared memory; only what is written to is ever real
-SLOTS: Final = 2  # a batch to work on, and the next one
+SLOT_BYTES: Final = 1024 * 1024  # of shared memory; only what is written to is ever real
+SLOTS: Final = 8  # batches in hand: 15 ms of work, for when the scheduler lets the parent wait that long
+WANTED: Final = 0  # where a slot says how many frames of its batch, from the first, are asked for
+BEGUN: Final = 1  # … and how many were begun
+FRAMES_AT: Final = 2  # … and its frames begin
 BATCH: Final = struct.Struct(">BI")  # the slot, and how many frames are in it
 HEADER: Final = struct.Struct(f">I{PACKED_BYTES}s")  # before each: its length, and its account's key
 LENGTH: Final = struct.Struct(">I")  # of an answer
@@ -55,13 +61,17 @@ class Worker:
             self._connection.sendall(LENGTH.pack(len(packed)) + packed)
 
     def _prove(self, slot: int, count: int) -> list[Proof | None]:
-        proofs = []
-        at = slot * SLOT_BYTES
-        for _ in range(count):
-            length, packed = HEADER.unpack_from(self._memory, at)
+        memory, proofs = self._memory, []
+        wanted, begun = slot * SLOT_BYTES + WANTED, slot * SLOT_BYTES + BEGUN
+        at = slot * SLOT_BYTES + FRAMES_AT
+        for number in range(count):
+            if number >= memory[wanted]:
+                break
+            memory[begun] = number + 1
+            length, packed = HEADER.unpack_from(memory, at)
             at += HEADER.size + length
             key = None if packed == NO_KEY else _key(packed)
-            proofs.append(prove_signed(self._memory[at - length : at], key))
+            proofs.append(prove_signed(memory[at - length : at], key))
         return proofs
 
 

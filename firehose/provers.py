@@ -1,9 +1,10 @@
 """Processes that prove commits ahead of the verifier, which then only has to put them in their order.
 
 Nearly all of the work on a frame is what it proves by itself: hashes, signature, tree. That depends on no
-other frame, so any process may do it, in any order, and whoever has nothing to do takes the next batch; the
-process that judges is one of them. What depends on the order of the stream, and on the state of an account,
-stays with the one `Verifier`: so the verdicts are those of one process, by construction.
+other frame, so any process may do it, in any order, and whoever has nothing to do takes the next batch. The
+process that judges is one of them, and takes back what the others have not begun before it waits for them.
+What depends on the order of the stream, and on the state of an account, stays with the one `Verifier`: so
+the verdicts are those of one process, by construction.
 """
 
 import marshal
@@ -23,13 +24,27 @@ from firehose import compiled
 from firehose.errors import ProverDied
 from firehose.frames import route
 from firehose.keys import VerifyingKey
-from firehose.prover_worker import BATCH, HEADER, LENGTH, NO_KEY, SLOT_BYTES, SLOTS, prove_signed
+from firehose.prover_worker import (
+    BATCH,
+    BEGUN,
+    FRAMES_AT,
+    HEADER,
+    LENGTH,
+    NO_KEY,
+    SLOT_BYTES,
+    SLOTS,
+    WANTED,
+    prove_signed,
+)
 from firehose.syntax import Did
 from firehose.verify.proven import Proof
 
-BATCH_FRAMES: Final = 32  # handed over at once: 2 ms of work
+BATCH_FRAMES: Final = 32  # handed over at once: 2 ms of work; a byte counts them
 HELP_FRAMES: Final = 8  # proved here between two looks at what the others have: half a millisecond
-BATCH_BYTES: Final = SLOT_BYTES - 5_100_000  # with one frame more, of any length, it still fits its slot
+HANDED_BYTES: Final = SLOT_BYTES // 2  # the longest frame that leaves this process; real ones have 5 kB
+BATCH_BYTES: Final = HANDED_BYTES - 4096  # with one such frame more, and what is before each, it fits
+ROOM_BATCHES: Final = 8  # for this process to go on with while it waits for the others
+ROOM_BYTES: Final = 64 * 1024 * 1024  # of frames ahead of their turn
 STOP_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 120.0  # a batch takes milliseconds, on a machine that does nothing else
 _PROGRAM: Final = "from firehose.prover_worker import main; main()"
@@ -47,6 +62,17 @@ class Proving:
         self.key = key  # that the signature was held against
         self.is_done = is_done
         self.proof: Proof | None = None  # none, or none yet
+
+
+class _Batch:
+    """Frames that a process has in hand."""
+
+    __slots__ = ("at", "frames", "wanted")
+
+    def __init__(self, at: int, frames: list[Proving]) -> None:
+        self.at = at  # in the memory
+        self.frames = frames
+        self.wanted = len(frames)  # of them, from the first; this process has taken back the others
 
 
 class _Process:
@@ -72,24 +98,35 @@ class _Process:
             theirs.close()
             os.close(memory_fd)
         self.socket = ours
-        self.sent: deque[list[Proving]] = deque()
+        self.sent: deque[_Batch] = deque()
         self._slot = 0
 
-    def send(self, batch: list[Proving]) -> None:
+    def send(self, frames: list[Proving]) -> None:
         """Hand over a batch. Raises: ProverDied: nobody is there."""
-        memory, at = self._memory, self._slot * SLOT_BYTES
-        for proving in batch:
+        memory, start = self._memory, self._slot * SLOT_BYTES
+        at = start + FRAMES_AT
+        for proving in frames:
             frame, key = proving.frame, proving.key
             HEADER.pack_into(memory, at, len(frame), NO_KEY if key is None else key.packed)
             at += HEADER.size
             memory[at : at + len(frame)] = frame
             at += len(frame)
-        self.sent.append(batch)
+        memory[start + WANTED], memory[start + BEGUN] = len(frames), 0
+        self.sent.append(_Batch(start, frames))
         try:
-            self.socket.sendall(BATCH.pack(self._slot, len(batch)))
+            self.socket.sendall(BATCH.pack(self._slot, len(frames)))
         except OSError as error:
             raise ProverDied(self.number, str(error)) from error
         self._slot = (self._slot + 1) % SLOTS
+
+    def take_back(self) -> Proving | None:
+        """The last frame that it has not begun, which it will leave out; None: it has begun them all."""
+        for batch in reversed(self.sent):
+            if batch.wanted > self._memory[batch.at + BEGUN]:
+                batch.wanted -= 1
+                self._memory[batch.at + WANTED] = batch.wanted
+                return batch.frames[batch.wanted]
+        return None
 
     def collect(self) -> None:
         """Take its next answer; it blocks while there is none. Raises: ProverDied: there will be none."""
@@ -101,7 +138,10 @@ class _Process:
             raise ProverDied(self.number, str(error)) from error
         if len(body) != wanted:
             raise ProverDied(self.number, "its socket is closed")
-        for proving, proof in zip(self.sent.popleft(), marshal.loads(body), strict=True):
+        batch, proofs = self.sent.popleft(), marshal.loads(body)
+        if len(proofs) < batch.wanted:
+            raise ProverDied(self.number, f"it answered {len(proofs)} of {batch.wanted} frames")
+        for proving, proof in zip(batch.frames, proofs, strict=False):  # what was taken back was proved here
             proving.proof = proof
             proving.is_done = True
 
@@ -172,9 +212,14 @@ class Provers:
         return [process.process.pid for process in self._processes]
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether some process has not yet answered all that it was given."""
+        return any(process.sent for process in self._processes)
+
+    @property
     def room(self) -> int:
-        """How many frames it takes to keep everybody at work."""
-        return BATCH_FRAMES * (SLOTS * len(self._processes) + 4)
+        """How many frames it takes to keep everybody at work; fewer, if they have `ROOM_BYTES`."""
+        return BATCH_FRAMES * (SLOTS * len(self._processes) + ROOM_BATCHES)
 
     def ahead(self, items: Iterable[tuple[T, bytes]]) -> Iterator[tuple[T, Proving | None]]:
         """Each item in its order, when what its frame proves is known; None: nothing is proved ahead.
@@ -186,12 +231,14 @@ class Provers:
             return
         source, room = iter(items), self.room
         waiting: deque[tuple[T, Proving]] = deque()
+        waiting_bytes = 0
         trouble: BaseException | None = None
         while trouble is None or waiting:
             try:
-                while trouble is None and len(waiting) < room:
+                while trouble is None and len(waiting) < room and waiting_bytes < ROOM_BYTES:
                     item, frame = next(source)
                     waiting.append((item, self.put(frame)))
+                    waiting_bytes += len(frame)
             except ProverDied:
                 raise
             except BaseException as error:  # noqa: BLE001 - it is raised below, or the end
@@ -199,6 +246,7 @@ class Provers:
             for _ in range(BATCH_FRAMES):  # then there is a batch to fill, so that nobody waits for one
                 if not waiting or not waiting[0][1].is_done:
                     break
+                waiting_bytes -= len(waiting[0][1].frame)
                 yield waiting.popleft()
             else:
                 continue
@@ -213,6 +261,9 @@ class Provers:
         if did is None:
             return Proving(frame, None, True)
         proving = Proving(frame, self._key_of(did), False)
+        if len(frame) > HANDED_BYTES:
+            self._ours.append(proving)
+            return proving
         filling = self._filling
         filling.append(proving)
         self._filling_bytes += len(frame)
@@ -224,20 +275,30 @@ class Provers:
         return proving
 
     def help(self, frames: int = HELP_FRAMES) -> bool:
-        """Prove as many frames here, of those that nobody has taken. Returns: whether there were any."""
-        if not self._ours:
-            if self._queue:
-                self._ours.extend(self._queue.popleft())
-            else:
-                self._ours.extend(self._filling)
-                self._filling, self._filling_bytes = [], 0
-        ours = self._ours
-        is_any = bool(ours)
-        for _ in range(min(frames, len(ours))):
-            proving = ours.popleft()
+        """Prove as many frames here: those that nobody has taken, then those that nobody has begun.
+
+        Returns: whether there were any.
+        """
+        for number in range(frames):
+            proving = self._ours.popleft() if self._ours else self._next()
+            if proving is None:
+                return number > 0
             proving.proof = prove_signed(proving.frame, proving.key)
             proving.is_done = True
-        return is_any
+        return True
+
+    def _next(self) -> Proving | None:
+        if self._queue:
+            self._ours.extend(self._queue.popleft())
+        elif self._filling:
+            self._ours.extend(self._filling)
+            self._filling, self._filling_bytes = [], 0
+        if self._ours:
+            return self._ours.popleft()
+        for process in sorted(self._processes, key=lambda process: -len(process.sent)):
+            if (proving := process.take_back()) is not None:
+                return proving
+        return None
 
     def listen(self, timeout_s: float = 0) -> bool:
         """Take what the processes have said; with a timeout, wait until one says something.

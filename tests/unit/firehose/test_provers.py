@@ -19,7 +19,7 @@ from firehose.frames import (
     parse_frame,
 )
 from firehose.keys import SigningKey
-from firehose.provers import BATCH_FRAMES, Provers
+from firehose.provers import BATCH_FRAMES, HANDED_BYTES, ROOM_BYTES, Provers
 from firehose.repo import Write
 from firehose.syntax import Nsid, RecordKey
 from firehose.verify import Judgement, Verifier
@@ -135,6 +135,54 @@ def test_it_is_the_other_process_that_proves(
             assert one.proof[0] == event.seq in accepted
             assert one.proof[7] == b""  # its signature was checked there
     assert sum(one.proof is not None for one in done) > BATCH_FRAMES // 2
+
+
+def test_nobody_waits_for_a_process_that_stands_still(
+    pds_frames: list[tuple[int, bytes]], pds_documents: Documents
+) -> None:
+    """What it was given and has not begun is taken back; when it goes on, it leaves that out."""
+    frames = pds_frames[: BATCH_FRAMES * 4]
+    _, expected = one_process(frames, resolver(pds_documents))
+    verifier = Verifier()
+    with Provers(2, verifier.key_of) as provers:
+        (pid,) = provers.pids
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)  # before it has read anything: no frame was put
+        assert several_processes(frames, resolver(pds_documents), provers, verifier) == expected
+        unread = [provers.put(frame) for _, frame in pds_frames[: BATCH_FRAMES * 2]]
+        while provers.help():
+            pass
+        assert all(proving.is_done for proving in unread)
+        proofs = [proving.proof for proving in unread]
+        os.kill(pid, signal.SIGCONT)
+        while provers.is_waiting:
+            provers.listen(60)
+        assert all(
+            proving.proof is proof for proving, proof in zip(unread, proofs, strict=True)
+        )  # not its own
+        verifier.rewind()
+        again = several_processes(frames, resolver(pds_documents), provers, verifier)
+    assert [judgement.verdict for judgement in again] == [judgement.verdict for judgement in expected]
+
+
+def test_a_frame_that_fits_no_batch_is_proved_here(pds_frames: list[tuple[int, bytes]]) -> None:
+    large = max((frame for _, frame in pds_frames), key=len) + bytes(HANDED_BYTES)
+    with Provers(2, lambda did: None) as provers:
+        assert [item for item, _ in provers.ahead([(1, large), (2, large)])] == [1, 2]
+        assert not provers.is_waiting
+
+
+def test_frames_ahead_of_their_turn_have_a_limit_of_bytes() -> None:
+    taken = 0
+
+    def source() -> Iterator[tuple[int, bytes]]:
+        nonlocal taken
+        for taken in range(1, 100):
+            yield taken, b"\x00" * (ROOM_BYTES // 4)
+
+    with Provers(2, lambda did: None) as provers:
+        assert next(iter(provers.ahead(source())))[0] == 1
+    assert taken == 4
 
 
 def test_a_proof_with_another_key_than_the_present_one_counts_for_nothing(author: Any) -> None:
