@@ -8,7 +8,9 @@ repository is known as well; "read" that the event and each record are wanted as
 - atproto_sdk: frame into its models, archive, records, its own signature check; no hash, no tree, no chain.
 - decode_only: frame and archive into Python values with libipld; nothing is checked.
 "one_process" and "two_processes" are the whole pipeline over a longer stream, on whatever cores there are:
-one judges by itself; of two, both prove, and one judges.
+one judges by itself; of two, both prove, and one judges. "two_apart" are two processes that know nothing of
+each other, with half of that stream each: what this machine gives to two processes at most, at that time. So
+"two_to_one" is to be read beside "machine_two_to_one", in the same run.
 
 By itself: `python -m benchmarks.firehose`, in the checkout (as a script it would stand in its room's way).
 """
@@ -16,11 +18,13 @@ By itself: `python -m benchmarks.firehose`, in the checkout (as a script it woul
 import json
 import os
 import platform
+import select
 import statistics
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,10 +45,13 @@ ROOT: Final = Path(__file__).parents[1]
 # Posts of strangers are not copied into the project; where they lie beside the checkout they say more.
 TRACES: Final = (ROOT.parent / "shared/data/relay-real-100.fht", ROOT / "tests/data/pds-trace.fht")
 ROUNDS: Final = 21
+DEADLINE_S: Final = 120.0
+_OTHER: Final = "--other"
 STREAM_PASSES: Final = 20  # over the frames, for several processes: a short stream is all beginning and end
 
 Frames = list[tuple[int, bytes]]  # time of receipt in epoch milliseconds, and the frame
 Documents = dict[str, list[dict[str, Any]]]
+Stream = list[tuple[tuple[int, int, bytes], bytes]]  # (pass over the frames, time, frame), frame
 Pass = Callable[[], int]  # one pass over all frames; returns how many it took as true
 
 
@@ -64,7 +71,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
     with _one_core():
         took = _in_turns(n, passes, len(frames))
     ours = {case: took["ours", case] for side, case in passes if side == "ours"}
-    ours |= _processes(n, frames, documents)
+    ours |= _processes(n, path, frames, documents)
     peers = {side: {case: took[side, case]} for side, case in passes if side != "ours"}
     return {
         "bench": "firehose",
@@ -82,6 +89,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
             for peer, cases in peers.items()
         },
         "two_to_one": round(ours["one_process"]["p50"] / ours["two_processes"]["p50"], 2),
+        "machine_two_to_one": round(ours["one_process"]["p50"] / ours["two_apart"]["p50"], 2),
         "machine": f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}",
     }
 
@@ -124,34 +132,78 @@ def _ours(frames: Frames, documents: Documents, *, chained: bool, is_read: bool 
     return run
 
 
-def _processes(n: int, frames: Frames, documents: Documents) -> dict[str, dict[str, Any]]:
-    """One process, and two: this one and another, on whatever cores there are."""
-    items = [((number, now_ms, frame), frame) for number in range(STREAM_PASSES) for now_ms, frame in frames]
-
-    def run(verifier: Verifier, provers: Provers) -> int:
-        good, present = 0, -1
-        for (number, now_ms, frame), proved in provers.ahead(items):
-            if number != present:
-                present = number
-                verifier.rewind()
-            judgement = verifier.receive(frame, now_ms, proved)
-            while judgement.needs:
-                for need in judgement.needs:
-                    verifier.learn(need.did, documents[need.did][-1 if need.refresh else 0])
-                judgement = verifier.receive(frame, now_ms, proved)
-            good += judgement.verdict in (Verdict.ACCEPT, Verdict.NOOP)
-        return good
-
+def _processes(n: int, path: Path, frames: Frames, documents: Documents) -> dict[str, dict[str, Any]]:
+    """One process, two that share a stream, and two with half of it each, on whatever cores there are."""
+    items = _stream(frames, STREAM_PASSES)
+    half = _stream(frames, STREAM_PASSES // 2)
     one, two = Verifier(), Verifier()
-    with Provers(1, one.key_of) as alone, Provers(2, two.key_of) as both:
+    with Provers(1, one.key_of) as alone, Provers(2, two.key_of) as both, _other(path) as other:
         passes: dict[tuple[str, str], Pass] = {
-            ("ours", "one_process"): partial(run, one, alone),
-            ("ours", "two_processes"): partial(run, two, both),
+            ("ours", "one_process"): partial(_judge_stream, items, documents, one, alone),
+            ("ours", "two_processes"): partial(_judge_stream, items, documents, two, both),
+            ("ours", "two_apart"): partial(
+                _apart, partial(_judge_stream, half, documents, one, alone), other
+            ),
         }
         if len({judge_all() for judge_all in passes.values()}) != 1:  # they learn the keys, too
             raise AssertionError("one process and two do not agree")
         took = _in_turns(min(n, 9), passes, len(items))
     return {case: took[side, case] for side, case in passes}
+
+
+def _stream(frames: Frames, passes: int) -> Stream:
+    return [((number, now_ms, frame), frame) for number in range(passes) for now_ms, frame in frames]
+
+
+def _judge_stream(items: Stream, documents: Documents, verifier: Verifier, provers: Provers) -> int:
+    good, present = 0, -1
+    for (number, now_ms, frame), proved in provers.ahead(items):
+        if number != present:
+            present = number
+            verifier.rewind()
+        judgement = verifier.receive(frame, now_ms, proved)
+        while judgement.needs:
+            for need in judgement.needs:
+                verifier.learn(need.did, documents[need.did][-1 if need.refresh else 0])
+            judgement = verifier.receive(frame, now_ms, proved)
+        good += judgement.verdict in (Verdict.ACCEPT, Verdict.NOOP)
+    return good
+
+
+@contextmanager
+def _other(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that judges half of the stream whenever it gets a line, and then says how it went."""
+    command = [sys.executable, "-m", "benchmarks.firehose", _OTHER, str(path.resolve())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            with suppress(BrokenPipeError):  # what it did not read
+                process.communicate(timeout=DEADLINE_S)
+
+
+def _apart(ours: Pass, other: "subprocess.Popen[str]") -> int:
+    """Both halves at once."""
+    assert other.stdin is not None
+    assert other.stdout is not None
+    with suppress(BrokenPipeError):  # then it does not answer either
+        other.stdin.write("go\n")
+    good = ours()
+    if not select.select([other.stdout], [], [], DEADLINE_S)[0] or not (line := other.stdout.readline()):
+        raise RuntimeError("the process beside this one gave no answer; what it said is above")
+    return good + int(line)
+
+
+def _be_other(path: Path) -> None:
+    frames, documents = _load(path)
+    half = _stream(frames, STREAM_PASSES // 2)
+    verifier = Verifier()
+    with Provers(1, verifier.key_of) as alone:
+        for _ in sys.stdin:
+            sys.stdout.write(f"{_judge_stream(half, documents, verifier, alone)}\n")
+            sys.stdout.flush()
 
 
 def _bases(frames: Frames) -> dict[Did, CommitEvent]:
@@ -241,5 +293,8 @@ def _one_core() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    answer = bench_firehose(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    if sys.argv[1:2] == [_OTHER]:
+        _be_other(Path(sys.argv[2]))
+    else:
+        answer = bench_firehose(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS)
+        sys.stdout.write(json.dumps(answer, indent=2) + "\n")
