@@ -246,25 +246,41 @@ def test_another_accounts_signature_does_not_count(scene: Scene) -> None:
     assert scene.say(frame(result, 11)) == ("reject", "signature")
 
 
-def test_a_record_that_is_no_map_is_rejected(scene: Scene) -> None:
-    for block in (encode([1]), b"\xff", b"\x18\x01"):
-        cid = Cid.for_dag_cbor(block)
-        tree = Mst.empty().put(f"{NOTE}/a", cid)
-        rev = Tid(tid_from(NOW_MS * 1000 + 50))
-        _, commit_block = sign_commit(scene.author.key, did=scene.author.did, rev=rev, data=tree.root)
-        root = Cid.for_dag_cbor(commit_block)
-        raw = encode_commit(
-            seq=(scene.verifier.last_seq or 0) + 1,
-            repo=scene.author.did,
-            commit=root,
-            rev=rev,
-            since=scene.author.repo.rev,
-            time=TIME,
-            blocks=write_car([root], {root: commit_block, **tree.all_blocks(), cid: block}),
-            ops=[RepoOp(action=Action.CREATE, path=f"{NOTE}/a", cid=cid)],
-            prev_data=scene.author.repo.data,
-        )
-        assert scene.say(raw) == ("reject", "record-form")
+def text_of(size: int) -> bytes:
+    """A record of this many bytes."""
+    block = encode({"text": "x" * (size - 11)})
+    assert len(block) == size
+    return block
+
+
+@pytest.mark.parametrize(
+    ("block", "verdict"),
+    [
+        pytest.param(encode([1]), ("reject", "record-form"), id="list"),
+        pytest.param(b"\xff", ("reject", "record-form"), id="noise"),
+        pytest.param(b"\x18\x01", ("reject", "record-form"), id="longer-number"),
+        pytest.param(text_of(1_000_001), ("reject", "record-size"), id="too-large"),
+        pytest.param(text_of(1_000_000), ("accept", "ok"), id="as-large-as-it-may-be"),
+    ],
+)
+def test_what_a_record_may_be(scene: Scene, block: bytes, verdict: tuple[str, str]) -> None:
+    cid = Cid.for_dag_cbor(block)
+    tree = Mst.empty().put(f"{NOTE}/a", cid)
+    rev = Tid(tid_from(NOW_MS * 1000 + 50))
+    _, commit_block = sign_commit(scene.author.key, did=scene.author.did, rev=rev, data=tree.root)
+    root = Cid.for_dag_cbor(commit_block)
+    raw = encode_commit(
+        seq=(scene.verifier.last_seq or 0) + 1,
+        repo=scene.author.did,
+        commit=root,
+        rev=rev,
+        since=scene.author.repo.rev,
+        time=TIME,
+        blocks=write_car([root], {root: commit_block, **tree.all_blocks(), cid: block}),
+        ops=[RepoOp(action=Action.CREATE, path=f"{NOTE}/a", cid=cid)],
+        prev_data=scene.author.repo.data,
+    )
+    assert scene.say(raw) == verdict
 
 
 # What an honest stream may hold besides.

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 
+from firehose import subscribe
 from firehose.errors import CursorInFuture, HttpAddressInvalid, SubscriptionRefused, UpstreamUnreachable
 from firehose.frames import encode_error, encode_info, peek
 from firehose.serve import FrameServer
@@ -270,6 +272,32 @@ async def test_a_slow_consumer_is_not_mistaken_for_a_silent_host(
         await asyncio.sleep(1.1)
         assert await take(subscriber, 2) == [2, 3]
         assert subscriber.counters["idle"] == 0
+
+
+async def test_a_host_that_answers_no_ping_is_left_and_who_pings_is_answered(
+    upstream: Upstream, frame: MakeFrame, fast: Backoff, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscribe, "PING_INTERVAL_S", 0.02)
+    monkeypatch.setattr(subscribe, "PING_TIMEOUT_S", 0.02)
+    asked: list[int | None] = []
+
+    async def script(connection: ServerConnection) -> None:
+        asked.append(cursor_of(connection))
+        if len(asked) == 1:  # as behind a connection that broke without a word
+            send = connection.protocol.send_frame
+
+            def send_no_pong(sent: Frame) -> None:
+                if sent.opcode is not Opcode.PONG:
+                    send(sent)
+
+            monkeypatch.setattr(connection.protocol, "send_frame", send_no_pong)
+        await (await connection.ping())
+        await connection.send(frame((asked[-1] or 0) + 1))
+        await forever(connection)
+
+    async with upstream(script) as url, Subscriber(url, cursor=0, backoff=fast) as subscriber:
+        assert await take(subscriber, 2) == [1, 2]
+    assert asked[:2] == [0, 1]
 
 
 async def test_close_ends_a_wait_elsewhere(fast: Backoff, upstream: Upstream) -> None:
