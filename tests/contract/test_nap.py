@@ -44,12 +44,14 @@ def _cpu_ticks(info: Any) -> list[str]:
 
 async def test_a_running_command_is_never_frozen(bench: Any, name: str) -> None:
     sandbox = await bench.tier.create(bench.spec(name))
-    running = asyncio.ensure_future(sandbox.exec("echo begun > mark; sleep 0.5; echo done"))
-    async with asyncio.timeout(10):
+    line = "echo begun > mark; until [ -e go ]; do sleep 0.02; done; echo done"
+    running = asyncio.ensure_future(sandbox.exec(line))
+    async with asyncio.timeout(30):
         while not await bench.again().connect(name) or not await sandbox.exists("mark"):
             await asyncio.sleep(0.01)
     with pytest.raises(SandboxBusy):
         await bench.again().freeze(name)
+    await sandbox.write_file("go", b"")
     assert (await running).text == "done\n"
     await bench.tier.freeze(name)
 
@@ -65,7 +67,7 @@ async def test_a_frozen_sandbox_can_be_destroyed(bench: Any, name: str) -> None:
 
 
 async def test_time_that_it_was_frozen_is_not_idleness(bench: Any, name: str) -> None:
-    sandbox = await bench.tier.create(bench.spec(name, limits=Limits(idle_deadline_s=1.0)))
+    sandbox = await bench.tier.create(bench.spec(name, limits=Limits(idle_deadline_s=2.0)))
     await bench.tier.freeze(name)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2.5)
     assert (await sandbox.exec("echo alive")).text == "alive\n"

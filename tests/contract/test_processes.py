@@ -1,7 +1,6 @@
 """Background processes: logs that were written before count, and every wait ends with its own word."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -22,30 +21,30 @@ SERVER = (
 
 async def test_logs_of_both_streams_and_the_exit_code(sandbox: Sandbox) -> None:
     process = await sandbox.start_process("echo out; echo err >&2; exit 3")
-    assert await process.wait(10) == 3
+    assert await process.wait(30) == 3
     logs = await process.logs()
     assert (logs.stdout, logs.stderr) == (b"out\n", b"err\n")
 
 
 async def test_what_was_logged_before_the_wait_counts(sandbox: Sandbox) -> None:
     process = await sandbox.start_process("echo ready 42; sleep 60")
-    await asyncio.sleep(0.3)
-    assert await process.wait_for_log(r"ready \d+", timeout=5) == "ready 42"
+    async with asyncio.timeout(30):
+        while not (await process.logs()).stdout:
+            await asyncio.sleep(0.01)
+    assert await process.wait_for_log(r"ready \d+", timeout=20) == "ready 42"
     await process.kill()
 
 
 async def test_a_log_line_on_stderr_and_in_pieces_is_found(sandbox: Sandbox) -> None:
     process = await sandbox.start_process("sleep 0.2; printf rea >&2; sleep 0.2; echo dy >&2; sleep 60")
-    begun = time.monotonic()
-    assert await process.wait_for_log("ready", timeout=10) == "ready"
-    assert time.monotonic() - begun < 5
+    assert await process.wait_for_log("ready", timeout=30) == "ready"
     await process.kill()
 
 
 async def test_an_early_end_and_a_timeout_are_different_errors(sandbox: Sandbox) -> None:
     ended = await sandbox.start_process("echo nothing; exit 4")
     with pytest.raises(ProcessEnded, match="ended with 4"):
-        await ended.wait_for_log("ready", timeout=10)
+        await ended.wait_for_log("ready", timeout=30)
     slow = await sandbox.start_process("sleep 60")
     with pytest.raises(ProcessWaitTimeout) as caught:
         await slow.wait_for_log("ready", timeout=0.3)
@@ -55,7 +54,7 @@ async def test_an_early_end_and_a_timeout_are_different_errors(sandbox: Sandbox)
     with pytest.raises(ProcessWaitTimeout):
         await slow.wait_for_port(1, timeout=0.3)
     await slow.kill()
-    assert await slow.wait(10) == 137
+    assert await slow.wait(30) == 137
     with pytest.raises(ProcessEnded):
         await slow.wait_for_port(1, timeout=5)
 
@@ -64,7 +63,7 @@ async def test_a_port_is_waited_for(sandbox: Sandbox, unused_port: int) -> None:
     process = await sandbox.start_process(["python3", "-c", SERVER.format(port=unused_port)])
     await process.wait_for_port(unused_port, timeout=20)
     await process.kill()
-    assert await process.wait(10) == 137
+    assert await process.wait(30) == 137
 
 
 async def test_a_process_lives_on_between_commands_and_turns(sandbox: Sandbox) -> None:
@@ -72,12 +71,13 @@ async def test_a_process_lives_on_between_commands_and_turns(sandbox: Sandbox) -
     await sandbox.exec("true")
     await sandbox.turn({"code": "print('{}')"}, turn=1)
     before = len((await process.logs()).stdout)
-    await asyncio.sleep(0.5)
-    assert len((await process.logs()).stdout) > before
+    async with asyncio.timeout(30):
+        while len((await process.logs()).stdout) <= before:
+            await asyncio.sleep(0.02)
     mine = [p for p in await sandbox.list_processes() if p["id"] == process.id]
     assert mine[0]["running"] is True
     await process.kill()
-    await process.wait(10)
+    await process.wait(30)
     mine = [p for p in await sandbox.list_processes() if p["id"] == process.id]
     assert (mine[0]["running"], mine[0]["exit_code"]) == (False, 137)
 
@@ -85,8 +85,8 @@ async def test_a_process_lives_on_between_commands_and_turns(sandbox: Sandbox) -
 async def test_another_holder_finds_and_ends_what_runs(sandbox: Sandbox) -> None:
     runs = await sandbox.start_process("echo up; sleep 60")
     ended = await sandbox.start_process("echo out; exit 9")
-    await runs.wait_for_log("up", timeout=10)
-    await ended.wait(10)
+    await runs.wait_for_log("up", timeout=30)
+    await ended.wait(30)
     await sandbox.close()
     async with connect_sandbox(sandbox.directory, epoch=sandbox.epoch) as other:
         listed = {entry["id"]: entry for entry in await other.list_processes()}
@@ -94,9 +94,9 @@ async def test_another_holder_finds_and_ends_what_runs(sandbox: Sandbox) -> None
         assert (listed[ended.id]["running"], listed[ended.id]["exit_code"]) == (False, 9)
         assert listed[runs.id]["argv"] == ["/bin/sh", "-c", "echo up; sleep 60"]
         assert (await other.process(ended.id).logs()).stdout == b"out\n"
-        assert await other.process(runs.id).wait_for_log("up", timeout=5) == "up"
+        assert await other.process(runs.id).wait_for_log("up", timeout=20) == "up"
         await other.process(runs.id).kill()
-        assert await runs.wait(10) == 137
+        assert await runs.wait(30) == 137
 
 
 async def test_a_pattern_may_come_in_pieces_and_in_many_bytes(sandbox: Sandbox) -> None:
@@ -112,14 +112,14 @@ async def test_a_pattern_may_come_in_pieces_and_in_many_bytes(sandbox: Sandbox) 
 async def test_sixty_four_processes_and_no_more(sandbox: Sandbox) -> None:
     for entry in await sandbox.list_processes():
         await sandbox.process(entry["id"]).kill()
-        await sandbox.process(entry["id"]).wait(10)
+        await sandbox.process(entry["id"]).wait(30)
     processes = [await sandbox.start_process("sleep 60") for _ in range(64)]
     with pytest.raises(SandboxBusy):
         await sandbox.start_process("sleep 60")
     await asyncio.gather(*(process.kill() for process in processes))
     await asyncio.gather(*(process.wait(20) for process in processes))
     last = await sandbox.start_process("true")  # the ended make room
-    assert await last.wait(10) == 0
+    assert await last.wait(30) == 0
 
 
 async def test_kill_takes_the_whole_tree_and_is_idempotent(sandbox: Sandbox, count_marked: object) -> None:
@@ -131,7 +131,7 @@ async def test_kill_takes_the_whole_tree_and_is_idempotent(sandbox: Sandbox, cou
         while await count_marked("98765501") < 2:
             await asyncio.sleep(0.02)
     await process.kill()
-    await process.wait(10)
+    await process.wait(30)
     assert await count_marked("98765501") == 0
     await process.kill()
 
@@ -140,18 +140,18 @@ async def test_a_gentle_signal_can_be_handled(sandbox: Sandbox) -> None:
     process = await sandbox.start_process(
         "trap 'echo bye; exit 5' TERM; echo up; while true; do sleep 0.05; done"
     )
-    await process.wait_for_log("up", timeout=10)
+    await process.wait_for_log("up", timeout=30)
     await process.kill(15)
-    assert await process.wait(10) == 5
+    assert await process.wait(30) == 5
     assert b"bye" in (await process.logs()).stdout
 
 
 async def test_a_session_ends_with_its_processes(sandbox: Sandbox) -> None:
     session = await sandbox.create_session(env={"A": "1"})
     process = await sandbox.start_process("echo $A; sleep 60", session=session)
-    await process.wait_for_log("1", timeout=10)
+    await process.wait_for_log("1", timeout=30)
     await sandbox.delete_session(session)
-    assert await process.wait(10) == 137
+    assert await process.wait(30) == 137
 
 
 async def test_a_long_log_keeps_its_end(sandbox: Sandbox) -> None:
@@ -160,7 +160,7 @@ async def test_a_long_log_keeps_its_end(sandbox: Sandbox) -> None:
     logs = await process.logs()
     assert len(logs.stdout) == 1 << 20
     assert logs.stdout.endswith(b"x\nlast\n")
-    assert await process.wait_for_log("last", timeout=5) == "last"
+    assert await process.wait_for_log("last", timeout=20) == "last"
 
 
 async def test_an_unknown_process_is_refused(sandbox: Sandbox) -> None:

@@ -90,13 +90,13 @@ async def test_what_is_no_action_is_a_reason_to_skip(sandbox: Sandbox, code: str
 async def test_a_turn_that_takes_too_long_is_a_reason_to_skip(
     sandbox: Sandbox, count_marked: CountMarked
 ) -> None:
-    begun = time.monotonic()
     code = (
         "import subprocess, time\nsubprocess.Popen(['setsid', 'sleep', '98765501'])\n"
         "print('{}', flush=True)\ntime.sleep(60)"
     )
+    begun = time.monotonic()
     result = await take(sandbox, code, timeout=1.0)
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 30
     assert result.skip == "the turn script did not end within 1 s"
     assert await count_marked("98765501") == 0
 
@@ -112,9 +112,7 @@ async def test_what_a_turn_leaves_running_is_killed_at_its_end(
         "        os.execvp('sleep', ['sleep', '98765502'])\n    os._exit(0)\n"
         "print('{}')"
     )
-    begun = time.monotonic()
     assert (await take(sandbox, code)).action == {}
-    assert time.monotonic() - begun < 3
     assert await count_marked("98765502") == 0
 
 
@@ -161,29 +159,33 @@ async def test_turns_at_once_do_not_meet(sandbox: Sandbox) -> None:
     code = (
         "import time\nos.environ['ME'] = str(state['me'])\n"
         "path = os.path.join(os.environ['TMPDIR'], 'mine')\nopen(path, 'w').write(str(state['me']))\n"
-        "time.sleep(0.4)\n"
+        "open(f'met-{state[\"me\"]}', 'w').close()\n"
+        "while sum(name.startswith('met-') for name in os.listdir('.')) < 6: time.sleep(0.02)\n"
         "print(json.dumps({'env': os.environ['ME'], 'file': open(path).read()}))"
     )
-    begun = time.monotonic()
     results = await asyncio.gather(*(take(sandbox, code, me=n) for n in range(6)))
     assert [result.action for result in results] == [{"env": str(n), "file": str(n)} for n in range(6)]
-    assert time.monotonic() - begun < 2.3  # one after the other: 2.4 s
+    await sandbox.exec("rm met-*")
 
 
 async def test_a_turn_that_ends_leaves_the_others_alone(sandbox: Sandbox, count_marked: CountMarked) -> None:
     slow = (
         "import subprocess\n"
-        "said = subprocess.run(['sh', '-c', 'sleep 1; echo done'], capture_output=True, text=True).stdout\n"
+        "line = 'touch begun; until [ -e go ]; do sleep 0.02; done; echo done'\n"
+        "said = subprocess.run(['sh', '-c', line], capture_output=True, text=True).stdout\n"
         "print(json.dumps({'said': said}))"
     )
     running = asyncio.ensure_future(take(sandbox, slow))
-    await asyncio.sleep(0.2)
+    while not await sandbox.exists("begun"):
+        await asyncio.sleep(0.01)
     for _ in range(3):
         await take(
             sandbox, "import subprocess\nsubprocess.Popen(['setsid', 'sleep', '98765503'])\nprint('{}')"
         )
+    await sandbox.write_file("go", b"")
     assert (await running).action == {"said": "done\n"}
     assert await count_marked("98765503") == 0
+    await sandbox.exec("rm begun go")
 
 
 async def test_random_numbers_differ_from_turn_to_turn(sandbox: Sandbox) -> None:
