@@ -13,6 +13,7 @@ import pytest
 
 from sandboxes import ImageSpec, Limits, Probe, Sandbox, SandboxSpec, SandboxState, Tier, open_tier
 from sandboxes.tiers.registry import NEVER_CHOSEN, TIERS
+from tests.attacks import ALIVE, LIMITS
 
 REFERENCE = "skylease/base:dev"  # for the tiers that start from an OCI image; the folder is bound over it
 TURN_SCRIPT = """\
@@ -158,3 +159,40 @@ def count_marked(sandbox: Sandbox) -> Callable[[str], Awaitable[int]]:
         return int((await sandbox.exec(["python3", "-c", script, word])).stdout)
 
     return count
+
+
+@pytest.fixture
+async def attacker(bench: Bench) -> AsyncIterator[Sandbox]:
+    """The one that attacks; the same for all tests of a module, unless one of them was its end."""
+    bench.need("isolation")
+    if (await bench.tier.inspect("attacker")).state is not SandboxState.WARM:
+        await bench.tier.create(bench.spec("attacker", limits=LIMITS, env={"GIVEN": "1"}))
+    async with await bench.tier.connect("attacker") as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def neighbour(bench: Bench) -> Sandbox:
+    """The one that must not notice."""
+    bench.need("isolation")
+
+    async def furnish() -> Sandbox:
+        made = await bench.tier.create(bench.spec("victim", limits=LIMITS))
+        await made.write_file("secret.txt", b"hidden")
+        process = await made.start_process("echo up; exec sleep 98760000")
+        await process.wait_for_log("up", timeout=20)
+        await made.close()
+        return made
+
+    return asyncio.run(furnish())
+
+
+@pytest.fixture
+async def unharmed(attacker: Sandbox, neighbour: Sandbox) -> AsyncIterator[None]:
+    """Look at both afterwards."""
+    yield
+    assert (await attacker.turn(ALIVE, turn=1)).action == {"alive": 45}
+    assert (await attacker.exec("echo alive > alive && cat alive; rm alive")).text == "alive\n"
+    assert (await neighbour.turn(ALIVE, turn=1)).action == {"alive": 45}
+    assert await neighbour.read_file("secret.txt") == b"hidden"
+    assert [process["running"] for process in await neighbour.list_processes()] == [True]

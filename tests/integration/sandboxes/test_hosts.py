@@ -51,7 +51,7 @@ def test_the_contract_holds_for_an_ordinary_user(tmp_path: Path) -> None:
     os.chown(home, ORDINARY_UID, ORDINARY_UID)
     packages = [path for path in sys.path if path.endswith("site-packages")]
     # the other files ask things of the runner alone, which is the same whoever started it
-    names = ("test_exec", "test_turn", "test_life", "test_abuse", "test_git", "test_slots")
+    names = ("test_exec", "test_turn", "test_life", "test_abuse", "test_intrusion", "test_git", "test_slots")
     tests = [f"tests/contract/{name}.py" for name in names]
     arguments = ["-q", "-k", "process] or process-", "-p", "no:cacheprovider", f"--basetemp={home}/tests"]
     try:
