@@ -1,25 +1,19 @@
-"""What the tiers of this machine share: directories, records, locks, life and total death.
-
-The state of a sandbox is what is on disk and in the process table; the object holds none of it. All work is
-synchronous and runs in a thread, so a slow disk never blocks the caller's event loop.
+"""What the tiers of this machine share: making sandboxes and putting them to rest. Finding them is in
+`found.py`, ending them in `ending.py`.
 """
 
 import asyncio
-import builtins
 import contextlib
-import logging
 import os
 import secrets
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sandboxes import activity
 from sandboxes.activity import Frost
-from sandboxes.channel import SOCKET_NAME
 from sandboxes.egress import prepare
 from sandboxes.errors import (
     InvalidSpec,
@@ -31,23 +25,19 @@ from sandboxes.errors import (
     SandboxNotFound,
     TierUnavailable,
 )
-from sandboxes.runner.removal import remove_tree
 from sandboxes.sandbox import RUN_DIRECTORY, Sandbox
 from sandboxes.slot import check_free_name
-from sandboxes.spec import Probe, SandboxInfo, SandboxSpec, SandboxState
-from sandboxes.tier import Tier
+from sandboxes.spec import Probe, SandboxSpec
 from sandboxes.tiers.admission import Admission
+from sandboxes.tiers.ending import EndingTier
 from sandboxes.tiers.launch import Launch, StartFailed
-from sandboxes.tiers.pids import kill_process
-from sandboxes.tiers.record import Record, Records, boot_id
+from sandboxes.tiers.record import Record, boot_id
 from sandboxes.tiers.uids import give_tree
 
-DEATH_DEADLINE_S: Final = 10.0  # after SIGKILL, for the kernel to take a PID namespace apart
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 
-class LocalTier(Tier):
+class LocalTier(EndingTier):
     """A tier whose sandboxes are processes of this machine.
 
     Args:
@@ -59,9 +49,8 @@ class LocalTier(Tier):
     def __init__(
         self, root: Path, *, allow_mounts: tuple[Path, ...] = (), clock: Callable[[], int] | None = None
     ) -> None:
-        self._records = Records(root)
+        super().__init__(root, clock=clock)
         self._admission = Admission(self._records, allow_mounts)
-        self._clock = clock or (lambda: time.time_ns() // 1_000_000)
         self._probed: Probe | None = None
 
     async def probe(self) -> Probe:
@@ -92,31 +81,6 @@ class LocalTier(Tier):
         self._living(name)
         await activity.thaw(self._records.directory(name), name)
 
-    async def workspace(self, name: str) -> Path:
-        """Return where this node sees a living sandbox's /workspace."""
-        return self._workspace(name, self._living(name))
-
-    async def destroy(self, name: str) -> None:
-        """End a sandbox; returns only when nothing of it is left."""
-        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._destroy, name)))
-
-    async def park(self, name: str, place: Path) -> bool:
-        """End a sandbox, and keep its disk."""
-        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._destroy, name, place)))
-        return place.exists()
-
-    async def list(self, labels: Mapping[str, str] | None = None) -> builtins.list[SandboxInfo]:
-        """Return the sandboxes that have all these labels."""
-        return await asyncio.to_thread(self._list, dict(labels or {}))
-
-    async def inspect(self, name: str) -> SandboxInfo:
-        """Return what is known of a sandbox and what exists of it."""
-        return await asyncio.to_thread(self._inspect, name)
-
-    async def sweep(self) -> tuple[str, ...]:
-        """Remove the debris of dead sandboxes."""
-        return await asyncio.to_thread(self._sweep)
-
     async def _undone_if_cancelled(self, make: Callable[[], T], name: str) -> T:
         work = asyncio.ensure_future(asyncio.to_thread(make))
         try:
@@ -145,14 +109,6 @@ class LocalTier(Tier):
         """Return the tier's part of the boot object."""
 
     @abstractmethod
-    def _processes(self, name: str, record: Record | None) -> builtins.list[int]:
-        """Return the pids of all processes of a sandbox that can be found, the runner first."""
-
-    @abstractmethod
-    def _hold_still(self, name: str, record: Record | None) -> None:
-        """Prepare the processes of a sandbox for being killed."""
-
-    @abstractmethod
     def _frost(self, name: str, record: Record) -> Frost:
         """Return how a living sandbox can be thawed, for the note that is written before it is frozen."""
 
@@ -175,30 +131,9 @@ class LocalTier(Tier):
         """Return what a runner is started with."""
         return Launch(directory / "logs" / "runner.log")
 
-    def _release(self, name: str, record: Record | None) -> None:
-        """Give back what the tier holds outside the directory; all processes are dead."""
-
-    def _keep_disk(self, name: str, place: Path) -> None:
-        """Move the disk of a workspace away, if it has one; all processes are dead."""
-
-    def _workspace(self, name: str, record: Record) -> Path:
-        """Return where this node sees /workspace of a living sandbox."""
-        return self._records.directory(name) / "workspace"
-
     def _why_no_egress(self) -> str:
         """Return why no sandbox of this tier can reach anything; empty: with a spec's egress it can."""
         return "it has no way out"
-
-    def _held_outside(self, name: str) -> builtins.list[str]:
-        """Return what exists of a sandbox outside its directory, such as "cgroup /…"."""
-        return []
-
-    def _is_held(self, name: str) -> bool:
-        """Say whether debris without a directory may be in the way of a new sandbox."""
-        return bool(self._held_outside(name))
-
-    def _names_outside(self) -> builtins.list[str]:
-        return []
 
     # creation
 
@@ -312,187 +247,7 @@ class LocalTier(Tier):
                 if stopped != frost:
                     activity.note_frost(directory, stopped)
 
-    def _living(self, name: str) -> Record:
-        record = self._records.load(name)
-        if record is None or not record.is_alive() or not record.ready or record.fits:
-            raise SandboxNotFound(name)
-        return record
-
-    # death
-
-    def _destroy(self, name: str, place: Path | None = None) -> None:
-        with self._locked(name):
-            self._remove(name, place)
-
-    def _remove(self, name: str, place: Path | None = None) -> None:
-        """Kill, wait, release, rename away, delete; the lock is held."""
-        record = self._records.load(name)
-        if record is None and self._records.claimed_by(name) is not None:
-            return  # a slot that is somebody's sandbox by now
-        if record is not None and record.tier != self.name:
-            raise SandboxFailed(name, f"it is of the tier {record.tier}, which has to destroy it")
-        self._records.end(name)  # killed from here on, it is removed by whoever comes next
-        self._kill(name, record)
-        if place is not None:
-            self._keep_disk(name, place)
-        try:
-            self._release(name, record)
-            directory = self._records.directory(name)
-            trashed = f"{name}.{secrets.token_hex(6)}"
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(directory, self._records.trash / trashed)
-            for outside in self._names_of(name, record):
-                self._records.drop_handle(outside)
-            _remove_from(self._records.trash, trashed)
-        except OSError as error:
-            raise SandboxFailed(name, f"not all of it could be removed: {error}") from error
-
-    def _kill(self, name: str, record: Record | None) -> None:
-        deadline = time.monotonic() + DEATH_DEADLINE_S
-        pause = 0.001
-        while True:
-            self._hold_still(name, record)
-            pids = self._processes(name, record)
-            if not pids:
-                return
-            for pid in pids:
-                kill_process(pid)
-            if time.monotonic() > deadline:
-                raise SandboxFailed(name, f"processes {pids} do not die")
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
-
-    def _sweep(self) -> tuple[str, ...]:
-        swept = []
-        self._records.prepare()
-        inside = {*self._records.names(), *self._records.slot_names(), *self._records.handle_names()}
-        for name in sorted(inside | set(self._names_outside())):
-            with contextlib.suppress(InvalidSpec), self._records.lock(name, wait_s=0) as got:
-                if not got:
-                    continue  # being created or destroyed right now
-                if self._is_debris(name):
-                    try:
-                        self._remove(name)
-                        swept.append(name)
-                    except SandboxFailed as failed:  # the others' debris goes all the same
-                        log.warning("cannot sweep", extra={"sandbox": name, "reason": str(failed)})
-        for trashed in os.listdir(self._records.trash):
-            name = trashed.rpartition(".")[0]
-            with contextlib.suppress(OSError), self._records.lock(name, wait_s=0) as got:
-                if got:
-                    _remove_from(self._records.trash, trashed)
-        return tuple(swept)
-
-    def _is_debris(self, name: str) -> bool:
-        """Say whether what is found under a name, whose lock is held, is nobody's."""
-        record = self._records.load(name)
-        if record is None:
-            owner = self._records.leads_to(name)
-            if owner in ("", name):
-                return self._is_there(name)
-            with self._records.lock(owner, wait_s=0) as got:  # else it is being destroyed right now
-                return got and self._records.claimed_by(name) is None and self._is_there(name)
-        # whoever makes a sandbox holds the lock until it is ready
-        is_whole = record.is_alive() and record.ready
-        return record.tier == self.name and not is_whole
-
-    def _is_there(self, name: str) -> bool:
-        """Say whether anything is found under a name."""
-        places = (self._records.directory(name), self._records.handle(name))
-        return any(map(os.path.lexists, places)) or bool(self._held_outside(name))
-
-    # knowledge
-
-    def _list(self, labels: dict[str, str]) -> builtins.list[SandboxInfo]:
-        found = []
-        for name in self._records.names():
-            record = None
-            with contextlib.suppress(InvalidSpec):
-                record = self._records.load(name)
-            if record is not None and record.tier == self.name and labels.items() <= record.labels.items():
-                found.append(self._info(record))
-        return found
-
-    def _inspect(self, name: str) -> SandboxInfo:
-        record = self._records.load(name)
-        directory = self._records.directory(name)
-        if record is None and self._records.claimed_by(name) is not None:
-            return self._info(_nothing(name, self.name), state=SandboxState.DELETED)
-        leftovers = [f"process {pid}" for pid in self._processes(name, record)]
-        leftovers += self._held_outside(name)
-        if directory.exists():
-            leftovers.append(f"directory {directory}")
-        if record is None:
-            state = SandboxState.FAILED if leftovers else SandboxState.DELETED
-            return self._info(_nothing(name, self.name), state=state, leftovers=tuple(leftovers))
-        return self._info(record, leftovers=tuple(leftovers))
-
-    def _info(
-        self, record: Record, *, state: SandboxState | None = None, leftovers: tuple[str, ...] = ()
-    ) -> SandboxInfo:
-        alive = record.is_alive()
-        if state is None:
-            state = SandboxState.FAILED
-            if alive:
-                state = SandboxState.WARM if record.ready else SandboxState.WARMING
-                if activity.is_frozen(self._records.directory(record.name)):
-                    state = SandboxState.WAITING
-            elif record.pid is None and self._is_locked(record.name):
-                state = SandboxState.WARMING
-        return SandboxInfo(
-            name=record.name,
-            tier=record.tier,
-            state=state,
-            epoch=record.epoch,
-            labels=record.labels,
-            created_ms=record.created_ms,
-            pid=record.pid if alive else None,
-            socket=self._socket(record.name),
-            uid=record.uid,
-            leftovers=leftovers,
-        )
-
-    def _is_locked(self, name: str) -> bool:
-        with self._records.lock(name, wait_s=0) as got:
-            return not got
-
-    def _names_of(self, name: str, record: Record | None) -> builtins.list[str]:
-        """Return the names under which something of a sandbox may be found outside its directory: its own,
-        and that of the slot it was.
-        """
-        if record is not None:
-            return list(dict.fromkeys((name, record.outside)))
-        return [
-            name,
-            *(slot for slot in self._records.handle_names() if self._records.leads_to(slot) == name != slot),
-        ]
-
-    def _socket(self, name: str) -> Path:
-        return self._records.directory(name) / RUN_DIRECTORY / SOCKET_NAME
-
-    def _sandbox(self, name: str, epoch: int) -> Sandbox:
-        return Sandbox(self._records.directory(name), name=name, epoch=epoch)
-
     def _probe_once(self) -> Probe:
         if self._probed is None:
             self._probed = self._probe()
         return self._probed
-
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        with self._records.lock(name) as got:
-            if not got:
-                raise SandboxFailed(name, "somebody else has been creating or destroying it for a minute")
-            yield
-
-
-def _nothing(name: str, tier: str) -> Record:
-    return Record(name=name, tier=tier, epoch=0, labels={}, created_ms=0, uid=None, data_dir=None)
-
-
-def _remove_from(directory: Path, name: str) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        remove_tree(fd, name)
-    finally:
-        os.close(fd)
