@@ -72,7 +72,7 @@ async def _suspend(
     *,
     stays: bool = False,
 ) -> Taken:
-    info = await tier.inspect(name)
+    info = await tier.look(name)
     if info.state not in ALIVE:
         raise SandboxNotFound(name)
     directory = directory_of(info)
@@ -169,7 +169,7 @@ async def _make(
 
 async def _fill(tier: Tier, name: str, snapshots: Snapshots, parked: Parked | None) -> Restored:
     """Fill the workspace from the snapshot, unless the disk that was parked is there and right."""
-    info = await tier.inspect(name)
+    info = await tier.look(name)
     tree = await tier.workspace(name)
     index = directory_of(info) / INDEX_NAME
 

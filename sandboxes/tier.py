@@ -154,6 +154,12 @@ class Tier(ABC):
         does.
         """
 
+    async def look(self, name: str) -> SandboxInfo:
+        """Return what is known of a sandbox. As `inspect`, but of one that lives nothing is searched for, so
+        its `leftovers` are empty: that search goes through all processes of the machine.
+        """
+        return await self.inspect(name)
+
     @abstractmethod
     async def sweep(self) -> tuple[str, ...]:
         """Remove the debris of dead sandboxes, without touching living ones; return their names."""

@@ -163,7 +163,7 @@ class Demotion:
         ground, entry = self._ground, self._ground.book.get(name)
         if entry is None or entry.is_dozing or self.look(entry).state is not SandboxState.WAITING:
             return False
-        info = await ground.tier.inspect(name)
+        info = await ground.tier.look(name)
         if info.state is not SandboxState.WAITING or info.pid is None:
             return False
         paged = await asyncio.to_thread(ground.page_out, info.pid)

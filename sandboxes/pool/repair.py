@@ -52,7 +52,7 @@ class Repair:
         Raises:
             SandboxError: the tier or the store of snapshots cannot be asked.
         """
-        book, info = self._ground.book, await self._ground.tier.inspect(name)
+        book, info = self._ground.book, await self._ground.tier.look(name)
         entry = book.get(name)
         if info.state in ALIVE and is_hydrated(directory_of(info)):
             known = not is_first and entry is not None and entry.state in UP

@@ -45,6 +45,10 @@ class FoundTier(Tier):
         """Return what is known of a sandbox and what exists of it."""
         return await asyncio.to_thread(self._inspect, name)
 
+    async def look(self, name: str) -> SandboxInfo:
+        """Return what is known of a sandbox; what exists of it, only where it does not live."""
+        return await asyncio.to_thread(self._look, name)
+
     # what a tier adds
 
     @abstractmethod
@@ -97,6 +101,10 @@ class FoundTier(Tier):
             state = SandboxState.FAILED if leftovers else SandboxState.DELETED
             return self._info(_nothing(name, self.name), state=state, leftovers=tuple(leftovers))
         return self._info(record, leftovers=tuple(leftovers))
+
+    def _look(self, name: str) -> SandboxInfo:
+        record = self._records.load(name)
+        return self._info(record) if record is not None and record.is_alive() else self._inspect(name)
 
     def _info(
         self, record: Record, *, state: SandboxState | None = None, leftovers: tuple[str, ...] = ()

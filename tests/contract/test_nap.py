@@ -1,6 +1,7 @@
 """Freezing: everything in a sandbox stops and stays, and its next request finds it as it was."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ async def test_a_frozen_sandbox_wakes_with_its_next_command(bench: Any, name: st
     await bench.tier.freeze(name)
     await bench.tier.freeze(name)  # again: nothing changes
     assert (await bench.tier.inspect(name)).state is SandboxState.WAITING
+    assert await bench.tier.look(name) == replace(await bench.tier.inspect(name), leftovers=())
     assert [info.state for info in await bench.tier.list()] == [SandboxState.WAITING]
     assert await bench.tier.sweep() == ()
     before = _cpu_ticks(await bench.tier.inspect(name))
@@ -60,6 +62,7 @@ async def test_a_frozen_sandbox_can_be_destroyed(bench: Any, name: str) -> None:
     await bench.tier.create(bench.spec(name))
     await bench.tier.freeze(name)
     await bench.again().destroy(name)
+    assert await bench.tier.look(name) == await bench.tier.inspect(name)  # nothing is left, searched for
     await bench.check_gone(name)
     for verb in (bench.tier.freeze, bench.tier.thaw):
         with pytest.raises(SandboxNotFound):
