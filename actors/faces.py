@@ -152,3 +152,19 @@ class HostFace(Protocol):
 
     async def kept(self) -> Names:
         """The names of all sandboxes that this node has snapshots of."""
+
+
+class HandledHost(HostFace, Protocol):
+    """The host of one node as somebody sees it who does by hand what else comes by itself."""
+
+    async def prewarm(self, environment_type: str, count: int) -> int:
+        """Have so many warm slots ready for an environment type, into free room only; how many are."""
+
+    async def pause(self, name: str) -> None:
+        """Freeze a sandbox until it is used."""
+
+    async def put_to_sleep(self, name: str) -> None:
+        """Put a sandbox to sleep now, however lately it was used; one that sleeps is left asleep."""
+
+    async def fork(self, source: str, order: SandboxOrder) -> Path:
+        """A new sandbox with the files that another has now; its directory. Not to be repeated."""

@@ -157,13 +157,19 @@ class Host:
         except PoolFull as full:
             raise Refused(f"node {self._config.node_id[:12]}: {full}") from None
 
-    async def prewarm(self, order: SandboxOrder) -> bool:
-        """Make a sandbox before it is asked for; False: there is one, or no free room (nobody gives way).
+    async def prewarm(self, environment_type: str, count: int) -> int:
+        """Have so many warm slots ready for an environment type, as far as there is free room; how many are.
+
+        So many are kept until nobody has asked for the type for half an hour.
 
         Raises:
-            SandboxError: it cannot be made.
+            UnknownImage, ImageNotBuilt: as `image`.
+            TierUnavailable: this tier has no slots here.
+            SandboxError: one cannot be made.
         """
-        return await self._pool.prewarm(await self._spec(order))
+        reaches_out = self._config.way_out.egress(environment_type) is not None
+        image = await self._image(environment_type)
+        return await self._pool.have_slots(image, self._config.limits, reaches_out=reaches_out, count=count)
 
     async def fork(self, source: str, order: SandboxOrder) -> Path:
         """A new sandbox with the files that another of this node has now; /data is the agent's own.

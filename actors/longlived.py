@@ -95,8 +95,10 @@ async def status(settings: Settings) -> Report:
         }
 
 
-async def ask_supervisor(settings: Settings, method: str, *arguments: object) -> object:
-    """What the supervisor of the running system answers to `method(*arguments)`.
+async def ask_supervisor(
+    settings: Settings, method: str, *arguments: object, timeout_s: float | None = None
+) -> object:
+    """What the supervisor of the running system answers to `method(*arguments)`; in seconds by when.
 
     Raises:
         NotThere: nothing is up.
@@ -104,7 +106,7 @@ async def ask_supervisor(settings: Settings, method: str, *arguments: object) ->
     _require_cluster(settings)
     async with attach(settings, slots=settings.sandbox.slots, actors=0):
         _require_up()
-        return await RemoteActor("supervisor").call(method, *arguments)
+        return await RemoteActor("supervisor").call(method, *arguments, timeout_s=timeout_s)
 
 
 def _require_cluster(settings: Settings) -> None:

@@ -60,15 +60,15 @@ class Placing:
             directory = await self._have_sandbox(lease, request.node_id)
         return self._placement(self._live(lease.id, lease.epoch), directory, is_new=acquired.is_new)
 
-    async def recover(self, lease_id: str, epoch: int) -> Placement:
-        """A live sandbox for a live lease whose sandbox has died or sleeps.
+    async def recover(self, lease_id: str, epoch: int, *, why: Why = Why.USED) -> Placement:
+        """A live sandbox for a live lease whose sandbox has died or sleeps; `why` it wakes, if it does.
 
         Raises:
             BudgetExceeded: it sleeps, and the agent has used up its month.
         """
         async with self._locks[lease_id]:
             lease = self._live(lease_id, epoch)
-            directory = await self._have_sandbox(lease, lease.node_id or "")
+            directory = await self._have_sandbox(lease, lease.node_id or "", why)
         return self._placement(self._live(lease_id, epoch), directory, is_new=False)
 
     async def resume(self, lease: Lease) -> Placement:
@@ -110,27 +110,27 @@ class Placing:
             raise LeaseEnded(lease_id, lease.status, lease.ended_by)
         return lease
 
-    async def _have_sandbox(self, lease: Lease, node_id: str) -> Path:
+    async def _have_sandbox(self, lease: Lease, node_id: str, why: Why = Why.USED) -> Path:
         """Have the lease's sandbox made, or found alive: its own, or its host's."""
         host = self._ledger.host_of(lease)
         if host is None:
-            return await self._have_own(lease, node_id)
+            return await self._have_own(lease, node_id, why)
         self._ledger.check_wake(lease.id, lease.epoch)
         try:
             async with self._locks[host.id]:  # a host is nobody's guest: no two wait for each other
                 host = self._ledger.host_of(lease) or host
                 if host.status is LeaseStatus.DESTROYED:
                     raise LeaseEnded(host.id, host.status, host.ended_by)
-                directory = await self._have_own(host, host.node_id or node_id)
+                directory = await self._have_own(host, host.node_id or node_id, why)
         except Exception:
             if lease.last_turn is None:
                 self._ledger.expire(lease.id, Cause.LOST)
                 self._wake()
             raise
-        self._ledger.wake(lease.id, lease.epoch, why=Why.USED)
+        self._ledger.wake(lease.id, lease.epoch, why=why)
         return directory
 
-    async def _have_own(self, lease: Lease, node_id: str) -> Path:
+    async def _have_own(self, lease: Lease, node_id: str, why: Why) -> Path:
         """Have the lease's own sandbox made, or found alive. The intent is in the ledger first."""
         node_id = lease.node_id or node_id
         name = lease.sandbox_id
@@ -159,7 +159,7 @@ class Placing:
             raise
         with self._ledger.atomic():
             self._ledger.sandbox_state(name, SandboxState.RUNNING, epoch=lease.epoch)
-            self._ledger.wake(lease.id, lease.epoch, why=Why.USED)
+            self._ledger.wake(lease.id, lease.epoch, why=why)
         return directory
 
     def _placement(self, lease: Lease, directory: Path, *, is_new: bool) -> Placement:

@@ -129,6 +129,22 @@ class RemoteHost:
         """See HostFace."""
         return list(await self._actor.call("kept"))
 
+    async def prewarm(self, environment_type: str, count: int) -> int:
+        """See HandledHost."""
+        return int(await self._actor.call("prewarm", environment_type, count, timeout_s=SUSPEND_TIMEOUT_S))
+
+    async def pause(self, name: str) -> None:
+        """See HandledHost."""
+        await self._actor.call("pause", name)
+
+    async def put_to_sleep(self, name: str) -> None:
+        """See HandledHost."""
+        await self._actor.call("put_to_sleep", name, timeout_s=SUSPEND_TIMEOUT_S)
+
+    async def fork(self, source: str, order: SandboxOrder) -> Path:
+        """See HandledHost."""
+        return Path(await self._actor.call("fork", source, order, timeout_s=SUSPEND_TIMEOUT_S))
+
 
 def host_name(node_id: str) -> str:
     """The actor name of a node's host."""

@@ -16,10 +16,11 @@ from typing import Final
 
 from actors import hearsay
 from actors.budgets import AtLimit, Budgets
+from actors.byhand import ByHand
 from actors.endings import Endings
 from actors.errors import Refused
 from actors.events import RecordReader
-from actors.faces import Account, Endpoints, HostFace, LeaseRequest, Placement, Report
+from actors.faces import Account, Endpoints, HandledHost, LeaseRequest, Placement, Report
 from actors.hearing import CURSOR, HEARD, Hearing
 from actors.idle import IdleLeases
 from actors.loop import LoopActor
@@ -67,7 +68,7 @@ class Supervisor:
     def __init__(
         self,
         config: SupervisorConfig,
-        host_of: Callable[[str], HostFace],
+        host_of: Callable[[str], HandledHost],
         clock: Callable[[], int] | None = None,
     ) -> None:
         self._config, self._host_of = config, host_of
@@ -94,6 +95,7 @@ class Supervisor:
             sleep_after_ms=config.sleep_after_ms,
         )
         self._placing = Placing(ledger, host_of, locks, terms, wake)
+        self._by_hand = ByHand(ledger, host_of, locks, terms, config.nodes, self._placing, wake)
         self._idle = IdleLeases(ledger, host_of, locks)
         self._budgets = Budgets(ledger, host_of, locks, config.at_limit, wake)
         self._endings = Endings(ledger, host_of, locks, self._steps, clock=self._clock, wake=wake)
@@ -112,9 +114,12 @@ class Supervisor:
 
     async def acquire(self, request: LeaseRequest) -> Placement:
         """A lease with a live sandbox on the agent's node; idempotent."""
+        self._refuse_when_draining()
+        return await self._placing.acquire(request)
+
+    def _refuse_when_draining(self) -> None:
         if self._draining:
             raise Refused("the supervisor is shutting down: it gives no new leases")
-        return await self._placing.acquire(request)
 
     async def recover(self, lease_id: str, epoch: int) -> Placement:
         """A live sandbox for a live lease whose sandbox has died."""
@@ -156,7 +161,28 @@ class Supervisor:
         """Count something that was refused."""
         self._ledger.count(name)
 
-    # what people call
+    # what people call (byhand.py says what each does)
+
+    async def prewarm(self, environment_type: str, count: int) -> list[Report]:
+        """Have warm slots ready on every node."""
+        return await self._by_hand.prewarm(environment_type, count)
+
+    async def pause(self, name: str) -> Report:
+        """Freeze a leased sandbox."""
+        return await self._by_hand.pause(name)
+
+    async def put_to_sleep(self, name: str) -> Report:
+        """Put a leased sandbox to sleep now."""
+        return await self._by_hand.put_to_sleep(name)
+
+    async def wake(self, name: str) -> Report:
+        """Have a leased sandbox awake before its next turn."""
+        return await self._by_hand.wake(name)
+
+    async def fork(self, name: str, agent_did: str, environment_id: str | None = None) -> Report:
+        """A new lease whose sandbox begins with the files of another."""
+        self._refuse_when_draining()
+        return await self._by_hand.fork(name, agent_did, environment_id)
 
     async def status(self) -> Report:
         """Leases by status, refusals and failing steps; JSON-ready."""

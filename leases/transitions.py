@@ -44,6 +44,7 @@ class Why(StrEnum):
     LOST = "lost"  # its sandbox was found dead
     USED = "used"  # somebody wants to use it
     FOUND = "found"  # its sandbox was found awake
+    OPERATOR = "operator"  # somebody said so
 
 
 ENDINGS: Final = frozenset(

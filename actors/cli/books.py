@@ -1,4 +1,4 @@
-"""`skylease leases budget` and `repair`: what changes the ledger by hand.
+"""`skylease leases budget`, `repair` and `end`: what changes the ledger by hand.
 
 The ledger has one writer: the supervisor while a system is up, which is asked; else the file is opened here.
 """
@@ -18,7 +18,7 @@ from actors.cli.leases import Json, ledger_path, share, span, when
 from actors.errors import NotThere, Refused, WrongUse
 from actors.machine import Machine
 from actors.repair import Repairs
-from leases import FieldInvalid, Ledger, LedgerLocked, LedgerReader
+from leases import Cause, FieldInvalid, Ledger, LedgerLocked, LedgerReader
 
 BUDGETS: Final = {
     "agent": "AGENT",
@@ -36,6 +36,7 @@ def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("budget")(budget)
     app.command("repair")(repair)
+    app.command("end")(end)
 
 
 def budget(
@@ -50,7 +51,7 @@ def budget(
 ) -> None:
     """Awake hours per month: what everybody has and has used, or give an agent its own."""
     answer = Answer(as_json=as_json)
-    did = None if agent in (None, EVERYBODY) else _did_of(str(agent))
+    did = None if agent in (None, EVERYBODY) else did_of(str(agent))
     if agent is not None and hours is not None:
         run(_set_budget(did, hours))
     with LedgerReader(ledger_path()) as ledger:
@@ -147,6 +148,28 @@ async def _repair(*, dry_run: bool) -> list[dict[str, Any]]:
         return [_row(found) for found in await _ask(locked, "repair", dry_run)]
 
 
+def end(
+    lease: Annotated[str, typer.Argument(help="Lease id: {agent DID}::{environment id}.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
+) -> None:
+    """End a lease by hand; its sandbox is destroyed, now or when the system is up again."""
+    answer = Answer(as_json=as_json)
+    with LedgerReader(ledger_path()) as ledger:
+        was = ledger.get(lease)
+    if not was.is_live:
+        raise Refused(f"{lease} has ended already, by {was.ended_by}")
+    run(_end(lease))
+    answer.object({"lease": lease, "was": was.status, "ended_by": Cause.OPERATOR})
+
+
+async def _end(lease_id: str) -> None:
+    try:
+        with Ledger(ledger_path()) as ledger:
+            ledger.expire(lease_id, Cause.OPERATOR)
+    except LedgerLocked as locked:
+        await _ask(locked, "end", lease_id)
+
+
 def _remove_data(*, dry_run: bool) -> list[dict[str, Any]]:
     with LedgerReader(ledger_path()) as ledger:
         machine = Machine(context.current().settings())
@@ -170,7 +193,8 @@ def _row(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "at": when(found["at"])}
 
 
-def _did_of(agent: str) -> str:
+def did_of(agent: str) -> str:
+    """The DID of an agent, given by it or by its handle. Raises: NotThere: nobody here has this handle."""
     if agent.startswith("did:"):
         return agent
     handles = known_handles(context.current().settings().data_path / "accounts.json")

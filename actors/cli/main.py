@@ -43,6 +43,7 @@ def _add_commands() -> None:
         agents,
         bench,
         books,
+        byhand,
         config,
         firehose,
         images,
@@ -56,6 +57,7 @@ def _add_commands() -> None:
     )
 
     books.add_to(leases.app)
+    byhand.add_to(sandboxes.app)
     for part in (simulate, system, replay, network, bench):
         part.add_to(app)
     for name, group in (
@@ -96,14 +98,30 @@ def _run() -> int:
 
 def _exit_code(error: BaseException) -> int:
     from leases import BudgetExceeded, UnknownLease
-    from sandboxes import ImageNotBuilt, InvalidSpec, UnknownImage, UnknownTier
+    from sandboxes import (
+        ImageNotBuilt,
+        InvalidSpec,
+        SandboxBusy,
+        SandboxExists,
+        SandboxNotFound,
+        UnknownImage,
+        UnknownTier,
+    )
+    from sandboxes.errors import DataInUse
     from sandboxes.sharing import GuardBusy, NotDistributed, ScopeKeyMissing, UnknownScope
-    from sandboxes.snapshots.errors import BackupExpired, BackupNotFound, BackupRefused, SnapshotTooLarge
+    from sandboxes.snapshots.errors import (
+        BackupExpired,
+        BackupNotFound,
+        BackupRefused,
+        SnapshotsOff,
+        SnapshotTooLarge,
+    )
 
-    is_refused = BudgetExceeded | GuardBusy | BackupExpired | BackupRefused | SnapshotTooLarge
-    if isinstance(error, is_refused):
+    is_refused = BudgetExceeded | GuardBusy | BackupExpired | BackupRefused | SnapshotsOff | SnapshotTooLarge
+    if isinstance(error, is_refused | SandboxBusy | SandboxExists | DataInUse):
         return 4
-    if isinstance(error, FileNotFoundError | UnknownLease | UnknownImage | ImageNotBuilt | BackupNotFound):
+    is_absent = UnknownLease | UnknownImage | ImageNotBuilt | BackupNotFound | SandboxNotFound
+    if isinstance(error, FileNotFoundError | is_absent):
         return 3
     is_wrong_use = InvalidSpec | UnknownTier | UnknownScope | ScopeKeyMissing | NotDistributed
     return 2 if isinstance(error, is_wrong_use) else 1

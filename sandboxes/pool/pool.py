@@ -27,8 +27,8 @@ from sandboxes.pool.upkeep import Upkeep
 from sandboxes.sandbox import Sandbox
 from sandboxes.sleep import keep, resume
 from sandboxes.snapshots import Restored
-from sandboxes.snapshots.errors import SnapshotMissing
-from sandboxes.spec import SandboxSpec, SandboxState
+from sandboxes.snapshots.errors import SnapshotMissing, SnapshotsOff
+from sandboxes.spec import ImageSpec, Limits, SandboxSpec, SandboxState
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,18 @@ class Pool:
             self._ground.tally.prewarmed += 1
             return True
 
+    async def have_slots(self, image: ImageSpec, limits: Limits, *, reaches_out: bool, count: int) -> int:
+        """Have so many warm slots ready for an image, into free room only; how many there are.
+
+        So many are kept until nobody has asked for the image for a while.
+
+        Raises:
+            TierUnavailable: there are none on this tier here.
+            SandboxError: one cannot be made.
+        """
+        await self.start()
+        return await self._slots.order(image, limits, reaches_out=reaches_out, count=count)
+
     async def fork(self, source: str, spec: SandboxSpec, *, wait_s: float | None = None) -> Path:
         """Return the directory of a new sandbox with the files that another has now; each goes its own way.
 
@@ -175,8 +187,11 @@ class Pool:
         Raises:
             SandboxBusy: somebody uses it.
             SandboxNotFound: there is none.
+            SnapshotsOff: there is no store for its files.
             SandboxError: its files could not be kept; it stays.
         """
+        if not self._ground.snapshots.store.keeps:
+            raise SnapshotsOff(name)
         if not await self.suspend(name, 0, cause=Cause.STOPPED):
             entry = self.book.get(name)
             if entry is None or entry.state not in UP:

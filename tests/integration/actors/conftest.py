@@ -90,6 +90,13 @@ class Line:
         decided = [turn["value"].get("previous", {}) for turn in turns]
         return [previous["skip"] for previous in decided if "skip" in previous]
 
+    async def until_ended(self, lease_id: str) -> None:
+        """Wait until a lease is over and nothing of its sandbox is left."""
+        async with asyncio.timeout(20):
+            with LedgerReader(self.root / "ledger.db") as ledger:
+                while ledger.get(lease_id).status != "destroyed":
+                    await asyncio.sleep(0.05)
+
     async def until(self, statuses: set[str], count: int) -> None:
         async with asyncio.timeout(20):
             while not (set(self.statuses()) <= statuses and len(self.statuses()) == count):

@@ -50,6 +50,7 @@ def one_line(ran: Any, code: int, *says: str) -> None:
         ),
         pytest.param(["bench", "nope"], 2, ["nope", "turn"], id="unknown-benchmark"),
         pytest.param(["down"], 3, ["skylease up"], id="nothing-is-up"),
+        pytest.param(["sandboxes", "sleep", "x"], 3, ["skylease up"], id="nothing-is-up-to-sleep-in"),
         pytest.param(
             ["firehose", "tail", "http://127.0.0.1:1", "--count", "1"], 1, ["127.0.0.1:1"], id="relay-refuses"
         ),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes import SandboxState
+from sandboxes import SandboxFailed, SandboxState, TierUnavailable
 from sandboxes.pool.states import Cause, Kind
 from sandboxes.spec import SandboxState as S
 
@@ -116,3 +116,43 @@ async def test_a_slot_that_cannot_be_made_is_not_tried_at_once_again(slotted: No
     node.tier.broken = False
     node.time.pass_(31)
     assert len(await filled(node)) == 2
+
+
+async def have(node: Node, count: int) -> int:
+    spec = node.spec("any")
+    return int(await node.pool.have_slots(spec.image, spec.limits, reaches_out=False, count=count))
+
+
+async def test_slots_that_are_ordered_are_there_at_once_and_kept_for_a_while(node: Node) -> None:
+    assert node.pool.stats()["slots"]["target"] == 0
+    assert await have(node, 2) == 2
+    await node.up("a")
+    assert len(await filled(node)) == 2  # one was used, and replaced
+    stats = node.pool.stats()
+    assert (stats["prewarmed"], stats["prewarm_hits"], stats["slot_misses"]) == (2, 1, 0)
+    node.time.pass_(3600)
+    assert await filled(node) == []
+
+
+async def test_an_order_takes_free_room_only_and_says_what_could_not_be_made(node: Node) -> None:
+    await node.up("a")
+    assert await have(node, 5) == 2
+    assert node.book.get("a").state is S.WARM
+    node.set(capacity=5)
+    node.tier.broken = True
+    with pytest.raises(SandboxFailed):
+        await have(node, 5)
+
+
+async def test_two_orders_at_a_time_make_no_slot_twice(node: Node) -> None:
+    assert list(await asyncio.gather(have(node, 2), have(node, 2))) == [2, 2]
+    assert node.pool.stats()["slots"]["made"] == 2
+
+
+async def test_an_order_on_a_tier_without_slots(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def can_warm() -> str:
+        return "its kernel mounts nothing"
+
+    monkeypatch.setattr(node.tier, "can_warm", can_warm)
+    with pytest.raises(TierUnavailable, match="its kernel mounts nothing"):
+        await have(node, 1)

@@ -1,0 +1,85 @@
+"""`skylease sandboxes prewarm`, `pause`, `sleep`, `wake` and `fork`: by hand, on a running system.
+
+They ask the supervisor, so that the ledger knows what was done.
+"""
+
+from typing import Annotated, Any, Final, cast
+
+import typer
+
+from actors import longlived
+from actors.cli import context
+from actors.cli.books import did_of
+from actors.cli.console import Answer, progress, run
+from actors.remote import SUSPEND_TIMEOUT_S
+
+READY: Final = {"node": "NODE", "type": "TYPE", "ready": "READY", "wanted": "WANTED"}
+MARGIN_S: Final = 60.0  # beyond what the supervisor gives its host: it may wait for the lease's lock
+
+Name = Annotated[str, typer.Argument(help="The sandbox, as `sandboxes list` has it.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("prewarm")(prewarm)
+    app.command("pause")(pause)
+    app.command("sleep")(sleep)
+    app.command("wake")(wake)
+    app.command("fork")(fork)
+
+
+def prewarm(
+    environment_type: Annotated[str, typer.Argument(metavar="TYPE", help="catan, rpg, …")],
+    count: Annotated[int, typer.Option(min=1, max=64, help="How many, on every node.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Have warm slots of a type ready before anybody asks, as far as there is free room.
+
+    So many are kept until nobody has asked for the type for half an hour.
+    """
+    answer = Answer(as_json=as_json)
+    rows = cast(list[dict[str, Any]], _ask("prewarm", environment_type, count))
+    answer.rows(rows, READY, "no nodes")
+    if any(row["ready"] < count for row in rows):
+        progress.print("skylease: a node has no free room for more, and nobody gives way", markup=False)
+
+
+def pause(name: Name, as_json: Json = False) -> None:
+    """Freeze a sandbox until its next request. It keeps its memory, so its lease costs on."""
+    _do(as_json, "pause", name)
+
+
+def sleep(name: Name, as_json: Json = False) -> None:
+    """Put a sandbox to sleep now: its files are kept, it costs nothing, its next turn wakes it."""
+    _do(as_json, "put_to_sleep", name)
+
+
+def wake(name: Name, as_json: Json = False) -> None:
+    """Have a sandbox awake before its next turn asks for it; its lease costs again."""
+    _do(as_json, "wake", name)
+
+
+def fork(
+    name: Name,
+    agent: Annotated[str, typer.Argument(help="DID or handle of whose the new one is.")],
+    environment: Annotated[
+        str | None, typer.Option(help="Id of the environment it is for; default: the other's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Give an agent a lease whose sandbox begins with the files that another has now.
+
+    It goes its own way, with its agent's /data, and ends with its environment or by `leases end`.
+    """
+    _do(as_json, "fork", name, did_of(agent), environment)
+
+
+def _do(as_json: bool, method: str, *arguments: object) -> None:
+    Answer(as_json=as_json).object(_ask(method, *arguments))
+
+
+def _ask(method: str, *arguments: object) -> object:
+    settings = context.current().settings()
+    timeout_s = SUSPEND_TIMEOUT_S + MARGIN_S
+    return run(longlived.ask_supervisor(settings, method, *arguments, timeout_s=timeout_s))
