@@ -56,7 +56,7 @@ async def test_a_fork_bomb_in_every_process_ends_by_the_timeout(bench: Any, bomb
         with contextlib.suppress(SandboxTimeoutError):
             ended = await bomber.exec(["python3", "-c", FORK_BOMB], timeout=1.5)
             assert ended.exit_code == 137  # so many interpreters can meet the limit of memory first
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 30
         assert (await bomber.stats())["processes"] <= 4
         assert (await bomber.turn(ALIVE, turn=1)).action == {"alive": 45}
     except SandboxGone:
@@ -67,7 +67,7 @@ async def test_processes_that_are_never_the_same_are_hunted_down(sandbox: Sandbo
     code = "import os\nwhile True:\n    try:\n        if os.fork(): os._exit(0)\n    except OSError: pass"
     begun = time.monotonic()
     await sandbox.exec(["python3", "-c", code], timeout=20)  # the first exits at once
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 30
     assert (await sandbox.stats())["processes"] <= 4
 
 
@@ -228,7 +228,7 @@ async def test_gigabytes_of_output_take_bounded_time_and_memory(sandbox: Sandbox
     begun = time.monotonic()
     with pytest.raises(SandboxTimeoutError) as caught:
         await sandbox.exec("head -c 10G /dev/zero; sleep 60", timeout=2.0, max_output_bytes=1000)
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 30
     assert (len(caught.value.result.stdout), caught.value.result.truncated) == (1000, True)
     turn = await sandbox.turn({"code": "os.system('head -c 200M /dev/zero')"}, turn=1, timeout=30)
     assert turn.skip is not None

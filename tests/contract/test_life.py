@@ -116,10 +116,7 @@ async def test_it_survives_the_violent_death_of_its_creator(bench: Any, name: st
     assert (await adopted.exec("echo alive")).text == "alive\n"
 
 
-@pytest.mark.parametrize("delay_s", [0.02, 0.06, 0.1, 0.15, 0.25])
-async def test_a_creator_killed_at_any_point_leaves_nothing_that_sweep_does_not_clear(
-    bench: Any, name: str, delay_s: float
-) -> None:
+async def test_a_creator_killed_at_any_point_leaves_nothing_that_sweep_does_not_clear(bench: Any) -> None:
     script = (
         "import asyncio, pickle, sys\nfrom pathlib import Path\nimport sandboxes as s\n"
         "async def main():\n"
@@ -132,21 +129,26 @@ async def test_a_creator_killed_at_any_point_leaves_nothing_that_sweep_does_not_
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())"
     )
-    arguments = [bench.tier.name, str(bench.root), name, pickle.dumps(bench.image).hex()]
-    creator = subprocess.Popen(  # noqa: ASYNC220 - it takes milliseconds
-        [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE
-    )
-    assert creator.stdout is not None
-    await asyncio.to_thread(creator.stdout.readline)
-    await asyncio.sleep(delay_s)
-    creator.kill()
-    creator.wait()
-    creator.stdout.close()
-    async with asyncio.timeout(20):  # by then it was never born, or has ended itself
-        while (await bench.tier.inspect(name)).leftovers:
-            await bench.tier.sweep()
-            await asyncio.sleep(0.05)
-    await bench.check_gone(name)
+    delays_s = {
+        f"killed-{os.getpid()}-{n}": delay_s for n, delay_s in enumerate((0.02, 0.06, 0.1, 0.15, 0.25))
+    }
+    for name, delay_s in delays_s.items():
+        arguments = [bench.tier.name, str(bench.root), name, pickle.dumps(bench.image).hex()]
+        creator = subprocess.Popen(  # noqa: ASYNC220 - it takes milliseconds
+            [sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE
+        )
+        assert creator.stdout is not None
+        await asyncio.to_thread(creator.stdout.readline)
+        await asyncio.sleep(delay_s)
+        creator.kill()
+        creator.wait()
+        creator.stdout.close()
+    for name in delays_s:
+        async with asyncio.timeout(30):  # by then it was never born, or has ended itself
+            while (await bench.tier.inspect(name)).leftovers:
+                await bench.tier.sweep()
+                await asyncio.sleep(0.05)
+        await bench.check_gone(name)
 
 
 async def test_destroy_is_idempotent_and_concurrent(bench: Any, name: str) -> None:
@@ -174,11 +176,10 @@ async def test_ten_at_once(bench: Any) -> None:
 
 async def test_destroy_during_a_command_ends_the_command(bench: Any, name: str) -> None:
     sandbox = await bench.tier.create(bench.spec(name))
-    running = asyncio.ensure_future(sandbox.exec("sleep 60"))
-    await asyncio.sleep(0.2)
-    begun = time.monotonic()
+    running = asyncio.ensure_future(sandbox.exec("touch begun; sleep 600", timeout=600))
+    while not await sandbox.exists("begun"):
+        await asyncio.sleep(0.01)
     await bench.tier.destroy(name)
-    assert time.monotonic() - begun < 5
     with pytest.raises(SandboxGone):
         await running
 
@@ -233,14 +234,14 @@ async def test_it_can_be_reached_by_its_socket(bench: Any, name: str) -> None:
 
 
 async def test_it_ends_itself_when_nobody_talks_to_it(bench: Any, name: str) -> None:
-    sandbox = await bench.tier.create(bench.spec(name, limits=Limits(idle_deadline_s=1.0)))
+    sandbox = await bench.tier.create(bench.spec(name, limits=Limits(idle_deadline_s=2.0)))
     process = await sandbox.start_process("sleep 98765601")
-    for _ in range(4):
-        await asyncio.sleep(0.5)
+    for _ in range(5):
+        await asyncio.sleep(0.45)
         await sandbox.renew()
-    assert (await sandbox.exec("sleep 1.5; echo busy")).text == "busy\n"  # running work is activity
+    assert (await sandbox.exec("sleep 2.2; echo busy")).text == "busy\n"  # running work is activity
     assert process.id
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await bench.tier.inspect(name)).state is SandboxState.WARM:
             await asyncio.sleep(0.05)
     info = await bench.tier.inspect(name)
@@ -294,7 +295,7 @@ async def test_a_fork_bomb_does_not_outlive_destroy(bench: Any, name: str) -> No
     await asyncio.sleep(1.0)
     begun = time.monotonic()
     await bench.tier.destroy(name)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 30
     with pytest.raises(SandboxGone):
         await bomb
 
@@ -346,7 +347,7 @@ async def test_a_runner_that_never_answers_is_given_up_and_cleared_away(
     begun = time.monotonic()
     with pytest.raises(SandboxFailed, match=r"within 1\.5 s"):
         await bench.tier.create(spec)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30  # and not the minute that it would hang
     await bench.check_gone(name)
 
 
