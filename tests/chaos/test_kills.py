@@ -29,7 +29,7 @@ from firehose import CommitEvent, parse_frame
 from firehose.trace import read_trace
 from leases import LedgerReader
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="module")]
 
 TURNS = 60
 CATAN = Order(environment_type="catan", agents=3, seed=7)

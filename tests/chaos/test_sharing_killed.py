@@ -39,7 +39,7 @@ ALICE = Caller(agent_id="did:plc:alice")
 KEY = key_of(Scope.AGENT, ALICE)
 assert KEY is not None
 NAME = sandbox_name(KEY)
-TTL_S = 1.0
+TTL_S = 2.0  # of a holder that is stopped for longer
 CHANGES = ((os, ("fsync", "replace", "rename", "kill")), (SqliteStates, ("claim", "save")))
 
 
@@ -48,6 +48,7 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.ttl_s = 60.0  # no holder stalls for so long by itself
         self.redis = ""  # URL of the Redis where they meet; empty: the files of this node
         image = root / "image"
         image.mkdir()
@@ -66,7 +67,7 @@ class Place:
             RedisStates(self.redis) if self.redis else SqliteStates(self.root / "states.db"),
             Snapshots(LocalStore(self.root / "store"), self.root / "scratch"),
             node=node,
-            guard=Guard(self._latch(), ttl_s=TTL_S) if guarded else None,
+            guard=Guard(self._latch(), ttl_s=self.ttl_s) if guarded else None,
         )
 
     def _latch(self) -> Latch:
@@ -151,6 +152,7 @@ def test_a_holder_that_was_stopped_past_its_time_is_refused(
     asyncio.run(place.use("echo first > memo"))
 
     async def late() -> int:
+        place.ttl_s = TTL_S  # in this process only
         async with place.sharing() as sharing:
             lent = await sharing.acquire(place.wanted)
             await lent.sandbox.exec("echo late > memo")
@@ -168,7 +170,7 @@ def test_a_holder_that_was_stopped_past_its_time_is_refused(
     os.kill(pid, signal.SIGSTOP)
     started = time.monotonic()
     _, seen = asyncio.run(place.use("cat memo; echo next > memo", node=node))
-    assert time.monotonic() - started < TTL_S + 15
+    assert time.monotonic() - started < 30
     assert seen == ("late\n" if node == "here" else "first\n")
     (place.root / "go").touch()
     os.kill(pid, signal.SIGCONT)
@@ -193,7 +195,7 @@ def test_of_many_processes_one_creates(place: Place) -> None:
 STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 11
 
 
-@pytest.mark.timeout(900 if STRIDE == 1 else 120)
+@pytest.mark.timeout(900 if STRIDE == 1 else 300)
 @pytest.mark.parametrize("after_use", list(AfterUse))
 def test_killed_at_every_step(place: Place, after_use: AfterUse) -> None:
     """From acquire to release: what was written before is there after."""
@@ -210,7 +212,7 @@ def test_killed_at_every_step(place: Place, after_use: AfterUse) -> None:
     assert set(codes) == {0, -signal.SIGKILL}
 
 
-@pytest.mark.timeout(900 if STRIDE == 1 else 120)
+@pytest.mark.timeout(900 if STRIDE == 1 else 300)
 def test_killed_while_the_first_is_made(place: Place) -> None:
     step, codes = 2, []
     while 0 not in codes:

@@ -24,8 +24,6 @@ NAMES = ("alice", "bob", "carol")
 GONE_WITHIN_S = 15  # from a death to an empty tier, on a busy machine; half a second of it is grace
 SEED_9_SHA256 = "28fff071a21df7dd314c009b2f546706000534e41705564d544aed3421d91517"  # by the rules alone
 
-pytestmark = pytest.mark.timeout(180)
-
 
 class Party:
     """Three agents and their game master on a line."""

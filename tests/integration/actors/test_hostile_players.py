@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
 from actors import records
 from actors.resources import shipped
 from actors.view import happening
@@ -56,7 +54,6 @@ else:
 """
 
 
-@pytest.mark.timeout(180)
 async def test_whatever_players_print_the_game_goes_on(running_line: RunningLine, tmp_path: Path) -> None:
     shutil.copytree(shipped("images") / "rpg", tmp_path / "images/rpg")
     (tmp_path / "images/rpg/take_turn.py").rename(tmp_path / "images/rpg/honest.py")

@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from actors.host import LEASE_LABEL, load_image, make_tier
 from actors.resources import shipped
 from leases import LeaseStatus, Ledger, SandboxState
@@ -50,7 +48,6 @@ async def put_away(root: Path, name: str) -> None:
     await suspend(make_tier("process", root / "sandboxes"), name, snapshots)
 
 
-@pytest.mark.timeout(120)
 def test_what_a_crash_left_is_said_first_and_repaired_then(tmp_path: Path) -> None:
     root = tmp_path / "nodes" / "127.0.0.1"
     with Ledger(tmp_path / "ledger.db") as ledger:

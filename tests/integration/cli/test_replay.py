@@ -45,7 +45,6 @@ def test_frames_of_the_real_relay(skylease: Any) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(180)
 def test_a_game_of_ours_replays_to_the_leases_that_it_had(skylease: Any, tmp_path: Path) -> None:
     trace = tmp_path / "game.fht"
     played = skylease.run(

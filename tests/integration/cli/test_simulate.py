@@ -11,7 +11,7 @@ from actors.host import load_image, make_tier
 from actors.resources import shipped
 from sandboxes.tiers.registry import NEVER_CHOSEN, TIERS
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray]
 
 
 def sandbox_directories(root: Path) -> list[Path]:

@@ -6,8 +6,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 DATA = Path(__file__).resolve().parents[2] / "data"
 TRACE = DATA / "pds-trace.fht"
 DOCUMENTS = ("--did-docs", str(DATA / "pds-trace.did_docs.json"))
@@ -27,7 +25,6 @@ def served(skylease: Any, trace: Path) -> tuple["subprocess.Popen[str]", dict[st
     return process, json.loads(process.stdout.readline())
 
 
-@pytest.mark.timeout(240)
 def test_a_trace_goes_around(skylease: Any, tmp_path: Path) -> None:
     """Served from a file, recorded into segments, served from those, verified and replayed alike."""
     segments = tmp_path / "segments"
