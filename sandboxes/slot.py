@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 from sandboxes.errors import InvalidSpec
@@ -11,7 +11,9 @@ from sandboxes.names import check_name
 from sandboxes.spec import ImageSpec, Limits, SandboxState
 
 _NAME: Final = re.compile(r"slot-[0-9a-f]{16}")
-_OF_THE_CLAIM: Final = ("idle_deadline_s", "wall_deadline_s", "start_deadline_s")
+_OF_THE_CLAIM: Final = frozenset({"idle_deadline_s", "wall_deadline_s", "start_deadline_s"})
+_OF_AN_IMAGE: Final = tuple(field.name for field in fields(ImageSpec))
+_OF_LIMITS: Final = tuple(field.name for field in fields(Limits) if field.name not in _OF_THE_CLAIM)
 
 
 def is_slot_name(name: str) -> bool:
@@ -71,8 +73,6 @@ class SlotInfo:
 
 def fitting(image: ImageSpec, limits: Limits) -> str:
     """Return what is equal for a slot and the specs that can claim it."""
-    made_from = {"image": asdict(image), "limits": asdict(limits)}
-    for name in _OF_THE_CLAIM:
-        del made_from["limits"][name]
-    made_from["image"]["root"] = str(image.root.absolute())
+    folder = {name: getattr(image, name) for name in _OF_AN_IMAGE} | {"root": str(image.root.absolute())}
+    made_from = {"image": folder, "limits": {name: getattr(limits, name) for name in _OF_LIMITS}}
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:32]

@@ -122,8 +122,11 @@ class LocalStore(Store):
             return head
 
     def keep_head(self, owner: str, head: Head) -> None:
-        """Write the head that another store has; for copies of it."""
+        """Write the head that another store has, if it is not here; for copies of it."""
         with self._usable(), self._locked():
+            with contextlib.suppress(SnapshotCorrupt):
+                if self.head(owner) == head:
+                    return
             self._write_head(owner, head)
 
     def forget(self, owner: str) -> None:

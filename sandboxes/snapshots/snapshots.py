@@ -9,9 +9,8 @@ import contextlib
 import os
 import re
 import secrets
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -259,12 +258,22 @@ class Snapshots:
             raise
 
     def _apply(self, manifest: Manifest, directory: Path, uid: int | None) -> None:
-        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+        with self._workplace() as scratch:
             for layer in manifest.layers:
-                path = self._verified(layer, Path(scratch))
+                path = self._verified(layer, scratch)
                 with open(path, "rb") as file:
                     self.store.verified(layer.digest, path)  # which may move it
                     apply_layer(file, layer, directory, uid, self._watch)
+
+    @contextlib.contextmanager
+    def _workplace(self) -> Iterator[Path]:
+        """Give a directory for files of one reading; what a kill leaves of it is swept by `collect`."""
+        directory = self._scratch / secrets.token_hex(16)
+        directory.mkdir(mode=0o700)
+        try:
+            yield directory
+        finally:
+            _discard(directory)
 
     def _verified(self, layer: Layer, scratch: Path) -> Path:
         """Return the file of a layer, whole: where the nearer copy is damaged, another."""
@@ -411,9 +420,9 @@ class Snapshots:
         manifest = self.newest(owner)
         if manifest is None:
             raise SnapshotMissing(owner, "nothing was ever kept")
-        with tempfile.TemporaryDirectory(dir=self._scratch) as scratch:
+        with self._workplace() as scratch:
             for layer in manifest.layers:
-                path = self._verified(layer, Path(scratch))
+                path = self._verified(layer, scratch)
                 if path.is_relative_to(scratch):
                     path.unlink()
         return manifest

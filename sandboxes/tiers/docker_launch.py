@@ -86,7 +86,7 @@ class ContainerLaunch(Launch):
 def keep_config(directory: Path, config: dict[str, Any]) -> None:
     """Keep the boot object of the sandbox in a directory."""
     with open(os.open(directory / BOOT_CONFIG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(config, file)
+        file.write(json.dumps(config))
 
 
 class SocketLaunch(ContainerLaunch):

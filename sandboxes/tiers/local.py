@@ -55,6 +55,8 @@ class LocalTier(EndingTier):
 
     async def probe(self) -> Probe:
         """Return what this host can and cannot give."""
+        if self._probed is not None:
+            return self._probed
         return await asyncio.to_thread(self._probe_once)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:

@@ -20,6 +20,7 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,7 +194,7 @@ class Records:
         path = self.directory(name) / "sandbox.json"
         temporary = path.with_suffix(".tmp")
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(value, file)
+            file.write(json.dumps(value))
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -241,6 +242,7 @@ def _names(directory: Path) -> list[str]:
     return []
 
 
+@cache
 def boot_id() -> str:
     """Return what tells this boot of the machine from others."""
     try:

@@ -329,6 +329,19 @@ def test_the_last_copy_is_never_dropped(two: TwoLevelStore, tmp_path: Path) -> N
     check_back(snapshots, tmp_path / "back")
 
 
+def test_a_copy_of_a_head_is_written_only_where_it_differs(two: TwoLevelStore, tmp_path: Path) -> None:
+    snapshots = taken_twice(two, tmp_path)
+    copy = two.near.root / "heads/owner.json"
+    written = copy.stat().st_ino
+    check_back(snapshots, tmp_path / "first")
+    assert copy.stat().st_ino == written
+    whole = copy.read_bytes()
+    for damaged in (b"{}", whole.replace(b'"epoch": 1', b'"epoch": 0')):
+        copy.write_bytes(damaged)
+        check_back(snapshots, tmp_path / f"after-{len(damaged)}")
+        assert copy.read_bytes() == whole
+
+
 def test_the_shared_head_decides_which_files_are_the_newest(two: TwoLevelStore, tmp_path: Path) -> None:
     snapshots = taken_twice(two, tmp_path)
     elsewhere = Snapshots(TwoLevelStore(LocalStore(tmp_path / "b"), two.far), tmp_path / "scratch-b")
