@@ -1,7 +1,8 @@
 """Supervisor and host in one process that is killed on the way: ledger and node agree again afterwards.
 
-Killed before its n-th change of the world: a commit of the ledger, a move in the pool's book, a call that
-changes a file or ends a process. Then another takes over, repairs, and everything can go on.
+Killed before each commit of the ledger, each move in the pool's book, and each deed of the tier or the
+snapshots between them (what happens inside of those is killed in test_pool_killed.py). Then another takes
+over, repairs, and everything can go on.
 """
 
 import asyncio
@@ -23,11 +24,16 @@ from actors.repair import Repairs
 from actors.resources import shipped
 from actors.steps import Steps
 from leases import Cause, LeaseStatus, Ledger
-from sandboxes import Limits, SandboxState, connect_sandbox, runtime_name
+from sandboxes import Limits, SandboxState, Tier, connect_sandbox, runtime_name
 from sandboxes.pool.book import Book
+from sandboxes.snapshots import Snapshots
+from sandboxes.tiers.process import ProcessTier
 
-OS_STEPS = ("fsync", "replace", "rename", "rmdir", "unlink", "kill", "link", "symlink")
-BOOK_STEPS = ("move", "note")
+STEPS = (
+    (Book, ("move_all", "note")),
+    (ProcessTier, ("create", "freeze", "destroy")),
+    (Snapshots, ("take", "fill", "forget")),
+)
 LEASE = "did:plc:alice::catan-1"
 NAME = runtime_name("did:plc:alice", "catan-1")
 REQUEST = LeaseRequest(
@@ -41,11 +47,14 @@ TERMS = LeaseTerms(tier="process", ttl_ms=86_400_000, max_ttl_ms=None, sleep_aft
 
 
 class Crew:
-    """The supervisor's parts and the host, over one directory; as long as the block."""
+    """The supervisor's parts and the host, over one directory; as long as the block.
 
-    def __init__(self, root: Path, tracer: Callable[[str], None] | None = None) -> None:
+    The tier, which keeps nothing but what this machine offers, is the same for all.
+    """
+
+    def __init__(self, root: Path, tier: Tier, tracer: Callable[[str], None] | None = None) -> None:
         config = HostConfig(node_id="here", root=root, images=shipped("images"), limits=Limits(), slots=4)
-        self.tier = make_tier("process", root / "sandboxes")
+        self.tier = tier
         self.host = Host(config, self.tier)
         self.ledger = Ledger(root / "ledger.db", name_sandbox=runtime_name, tracer=tracer)
         self.steps = Steps()
@@ -94,13 +103,13 @@ class Crew:
 
 
 Work = Callable[[Crew], Awaitable[object]]
-# what is done before, what is killed, every how many steps
-DEEDS: dict[str, tuple[Work | None, Work, int]] = {
-    "acquire": (None, Crew.acquire, 5),
-    "sleep": (lambda crew: crew.write(b"kept"), Crew.sleep, 11),
-    "evict": (lambda crew: crew.write(b"kept"), Crew.evict, 9),
-    "wake": (lambda crew: asleep(crew), Crew.wake, 4),
-    "destroy": (lambda crew: crew.write(b"kept"), Crew.destroy, 8),
+# what is done before, and what is killed
+DEEDS: dict[str, tuple[Work | None, Work]] = {
+    "acquire": (None, Crew.acquire),
+    "sleep": (lambda crew: crew.write(b"kept"), Crew.sleep),
+    "evict": (lambda crew: crew.write(b"kept"), Crew.evict),
+    "wake": (lambda crew: asleep(crew), Crew.wake),
+    "destroy": (lambda crew: crew.write(b"kept"), Crew.destroy),
 }
 
 
@@ -110,18 +119,17 @@ async def asleep(crew: Crew) -> None:
     assert crew.ledger.get(LEASE).status is LeaseStatus.SLEEPING
 
 
-def killed_at(step: int, root: Path, deed: Work) -> int:
-    """Do a deed in a child that kills itself before its n-th change of the world; return its exit code."""
+def killed_at(step: int, root: Path, tier: Tier, deed: Work) -> int:
+    """Do a deed in a child that kills itself before its n-th step; return its exit code."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    end = os.kill  # the real one: the name is replaced below
     left = [step]
 
     def take() -> None:
         left[0] -= 1
         if left[0] == 0:
-            end(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -132,8 +140,8 @@ def killed_at(step: int, root: Path, deed: Work) -> int:
 
     code = 1
     try:
-        with Crew(root, lambda statement: take() if statement.startswith("COMMIT") else None) as crew:
-            for owner, names in ((os, OS_STEPS), (Book, BOOK_STEPS)):
+        with Crew(root, tier, lambda statement: take() if statement.startswith("COMMIT") else None) as crew:
+            for owner, names in STEPS:
                 for name in names:
                     setattr(owner, name, counted(getattr(owner, name)))
             asyncio.run(act(crew, deed))
@@ -177,20 +185,21 @@ async def check_nothing_left(crew: Crew, root: Path) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    with Crew(tmp_path) as crew:
+    with Crew(tmp_path, make_tier("process", tmp_path / "sandboxes")) as crew:
         asyncio.run(crew.host.destroy(NAME))
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", DEEDS)
 def test_killed_on_the_way_nothing_leaks_and_nothing_is_lost(root: Path, name: str) -> None:
-    before, deed, stride = DEEDS[name]
+    before, deed = DEEDS[name]
+    tier = make_tier("process", root / "sandboxes")
     step, codes = 1, []
     while 0 not in codes:
         if before is not None:
-            with Crew(root) as crew:
+            with Crew(root, tier) as crew:
                 asyncio.run(act(crew, before))
-        codes.append(killed_at(step, root, deed))
+        codes.append(killed_at(step, root, tier, deed))
 
         async def after(crew: Crew, written: bool = before is not None) -> None:
             await check_agreed(crew)
@@ -199,9 +208,9 @@ def test_killed_on_the_way_nothing_leaks_and_nothing_is_lost(root: Path, name: s
                 await check_agreed(crew)
             await check_nothing_left(crew, root)
 
-        with Crew(root) as crew:
+        with Crew(root, tier) as crew:
             asyncio.run(after(crew))
-        step += stride
+        step += 1
         assert step < 300, "it never comes to its end"
     assert set(codes) == {0, -signal.SIGKILL}
-    assert len(codes) > 3
+    assert len(codes) > 5, codes

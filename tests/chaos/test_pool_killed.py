@@ -1,26 +1,35 @@
-"""The host is killed before and after each thing that its pool writes down: no leak, no loss.
+"""The host is killed wherever it changes something on the way, on every tier: no leak, no loss.
 
-Sleeping and waking are killed at finer steps in test_sleep_killed.py.
+Acquire, snapshot, sleep, wake, evict, destroy: each is done once to learn the places in our code at which a
+file, a process, a mount, a container or a row of the book changes. Then it is done again, killed before one
+place after the other: some of them, or in a thorough run all. After each kill another host takes over; the
+book agrees with what is there, what was written is there, and nothing is there that nobody knows.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from actors.faces import SandboxOrder
 from actors.host import Host, HostConfig, make_tier
 from actors.resources import shipped
-from sandboxes import Limits, SandboxState, connect_sandbox
+from sandboxes import ImageNotBuilt, Limits, Sandbox, SandboxState, connect_sandbox, sleep
 from sandboxes.pool.book import Book
 from sandboxes.pool.policy import PoolPolicy
 from sandboxes.pool.states import Kind
+from sandboxes.tiers import stage
+from sandboxes.tiers.docker_disk import WorkspaceDisks
+from sandboxes.tiers.docker_engine import Engine
+from sandboxes.tiers.docker_tier import DockerTier
+from tests.killing import killed_before, places, some_of
 
 ORDER = SandboxOrder(
     name="first",
@@ -31,159 +40,242 @@ ORDER = SandboxOrder(
     environment_type="catan",
 )
 OTHER = replace(ORDER, name="second", lease_id="did:plc:bob::catan-1", agent_did="did:plc:bob")
-CAPACITY = 1
+UNSEEN = (  # changes of which the interpreter tells nobody
+    (Book, ("move_all", "note")),
+    (Sandbox, ("_ask",)),
+    (Engine, ("create", "start", "kill", "remove")),
+    (WorkspaceDisks, ("hide",)),
+    (stage, ("mount_disk",)),
+)
+KILLS = 5  # of each verb on each tier, if it is not a thorough run
+IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+pytestmark = pytest.mark.timeout(3600 if IS_THOROUGH else 300)
 
 
-def host_over(root: Path, *, capacity: int = CAPACITY, slots: int = 0) -> Host:
-    return Host(
-        HostConfig(
+class World:
+    """A node's directory, and hosts over it as one process after the other would make them."""
+
+    def __init__(self, root: Path, tier_name: str) -> None:
+        self.root, self.capacity = root, 4
+        self.tier = make_tier(tier_name, root / "sandboxes")  # it keeps nothing but what this machine offers
+
+    def let_go(self) -> None:
+        """Have no connection that a child would share with us."""
+        if isinstance(self.tier, DockerTier):
+            self.tier._engine.close()
+
+    def host(self, *, slots: int = 0) -> Host:
+        config = HostConfig(
             node_id="here",
-            root=root,
+            root=self.root,
             images=shipped("images"),
             limits=Limits(),
-            slots=capacity,
+            slots=self.capacity,
             pool=PoolPolicy(evict_idle_s=0.0, warm_slots=slots),
-        ),
-        make_tier("process", root / "sandboxes"),
-    )
+        )
+        return Host(config, self.tier)
 
+    async def write(self, content: bytes) -> Host:
+        """Have the files of the first one, and its agent's /data, say this; made if it is not there."""
+        host = self.host()
+        async with connect_sandbox(await host.create(ORDER), epoch=1) as sandbox:
+            await sandbox.write_file("memo", content)
+            await sandbox.write_file("/data/character.json", content)
+        return host
 
-def killed_at(step: int, work: Callable[[], Awaitable[Any]]) -> int:
-    """Do some work in a child that kills itself before (even) or after (odd) a write of its pool's book."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    count = 0
-    real = Book.move_all
+    async def take_over(self) -> Host:
+        """Begin anew: the book has what lives, and nothing is there that it does not have."""
+        host = self.host()
+        await host._pool.start()
+        await self.tier.sweep()  # as a host does at start, and now and then
+        live = {entry.name for entry in host._pool.book.entries() if entry.is_live}
+        assert {info.name for info in await self.tier.list({})} == live
+        assert len(live) <= self.capacity
+        assert list(await self.tier.slots()) == []
+        for name in {ORDER.name, OTHER.name} - live:
+            info = await self.tier.inspect(name)
+            assert (info.state, info.leftovers) == (SandboxState.DELETED, ())
+        assert os.listdir(self.root / "sandboxes" / ".trash") == []
+        return host
 
-    def counted(book: Book, moves: Any) -> Any:
-        nonlocal count
-        if count == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        done = real(book, moves)
-        if count + 1 == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count += 2
-        return done
-
-    code = 1
-    try:
-        Book.move_all = counted  # type: ignore[method-assign,assignment]
-        asyncio.run(work())  # type: ignore[arg-type]
-        code = 0
-    finally:
-        os._exit(code)
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-
-    async def end() -> None:
-        host = host_over(tmp_path)
+    async def end(self) -> None:
+        """Every lease is over: nothing is left."""
+        host = self.host()
         for order in (ORDER, OTHER):
             await host.destroy(order.name)
-        tier = make_tier("process", tmp_path / "sandboxes")
-        await tier.sweep()
-        for order in (ORDER, OTHER):
-            info = await tier.inspect(order.name)
-            assert (info.state, info.leftovers) == (SandboxState.DELETED, ())
-        assert (await tier.list({}), list(await tier.slots())) == ([], [])
-
-    asyncio.run(end())
-    assert os.listdir(tmp_path / "snapshots" / "store" / "heads") == []
-    assert os.listdir(tmp_path / "sandboxes" / ".trash") == []
-    assert sqlite3.connect(tmp_path / "pool.db").execute("select count(*) from entries").fetchone() == (0,)
+        self.capacity = 0
+        await self.take_over()
+        assert list((self.root / "snapshots").glob("parked/*")) == []
+        heads = os.listdir(self.root / "snapshots" / "store" / "heads")
+        assert [head for head in heads if not head.startswith("data-")] == []
+        with contextlib.closing(sqlite3.connect(self.root / "pool.db")) as book:
+            assert book.execute("select count(*) from entries").fetchone() == (0,)
+        assert str(self.root) not in Path("/proc/mounts").read_text()
 
 
-async def write(root: Path, content: bytes, order: SandboxOrder = ORDER) -> None:
-    async with connect_sandbox(await host_over(root).create(order), epoch=1) as sandbox:
-        await sandbox.write_file("memo", content)
+async def read(host: Host, order: SandboxOrder = ORDER) -> tuple[bytes | None, bytes | None]:
+    """Return what the one file says, and the agent's /data; None: there is none."""
+    async with connect_sandbox(await host.create(order), epoch=1) as sandbox:
+        files = [file.path for file in await sandbox.list_files()]
+        assert files in ([], ["memo"])
+        has_data = await sandbox.exists("/data/character.json")
+        data = await sandbox.read_file("/data/character.json") if has_data else None
+        return await sandbox.read_file("memo") if files else None, data
 
 
-async def check(root: Path, order: SandboxOrder, content: bytes | None) -> None:
-    """What is there is in the book and no more than there is room for; `order` has these files, and works."""
-    host = host_over(root)
-    directory = await host.create(order)
-    async with connect_sandbox(directory, epoch=1) as sandbox:
-        files = {file.path: await sandbox.read_file(file.path) for file in await sandbox.list_files()}
-        assert files == ({} if content is None else {"memo": content})
-    living = [info for info in await host._tier.list({}) if info.state is not SandboxState.FAILED]
-    assert [info.name for info in living] == [order.name]
-    assert [entry.name for entry in host._pool.book.entries() if entry.is_live] == [order.name]
+@pytest.fixture(params=["process", "docker"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    tmp_path.chmod(0o755)
+    world = World(tmp_path, request.param)
+    probe = asyncio.run(world.tier.probe())
+    if not probe.ok:
+        pytest.skip(f"{request.param}: {probe.lacks[0].why}")
+    try:
+        asyncio.run(world.host().image(ORDER.environment_type))
+    except ImageNotBuilt as error:
+        pytest.skip(f"{request.param}: {error}")
+    yield world
+    asyncio.run(world.end())
 
 
-def at_every_step(
-    root: Path, prepare: Callable[[], Any], work: Callable[[], Any], after: Callable[[], Any]
-) -> None:
-    """Kill the work at one step after the other, until it comes to its end; look what is there each time."""
-    step, codes = 0, []
-    while 0 not in codes:
-        asyncio.run(prepare())
-        codes.append(killed_at(step, work))
-        asyncio.run(after())
-        step += 1
-        assert step < 40, "it never comes to its end"
-    assert len(codes) > 2
-    assert set(codes) == {0, -signal.SIGKILL}
+Prepare = Callable[[bytes], Awaitable[Host]]  # gets what to write; returns the host that does the verb
+Verb = Callable[[Host], Awaitable[object]]
+# Gets the host that took over, what was written, and whether the verb came to its end after all.
+After = Callable[[Host, bytes, bool], Awaitable[None]]
 
 
-@pytest.mark.timeout(300)
-def test_evicting_one_for_another(root: Path) -> None:
-    """Put to sleep, destroyed, room taken, made: who gives way keeps its files, the other starts empty."""
+def at_the_places(world: World, prepare: Prepare, verb: Verb, after: After, kills: int = KILLS) -> None:
+    """Kill a verb at some places, and look what is there each time."""
 
-    async def prepare() -> None:
-        await host_over(root).destroy(OTHER.name)
-        await write(root, b"of the first")
+    async def look(content: bytes, is_done: bool) -> None:
+        await after(await world.take_over(), content, is_done)
 
-    async def after() -> None:
-        await check(root, OTHER, None)
-        await check(root, ORDER, b"of the first")
+    world.let_go()
+    found = places(lambda: prepare(b"unharmed"), verb, UNSEEN)
+    asyncio.run(look(b"unharmed", True))
+    killed = 0
+    for number, place in enumerate(found if IS_THOROUGH else some_of(found, kills)):
+        content = b"before place %d" % number
+        world.let_go()
+        code = killed_before(place, partial(prepare, content), verb, UNSEEN)
+        assert code in (0, -signal.SIGKILL), place  # 0: not every run comes there
+        killed += code != 0
+        try:
+            asyncio.run(look(content, code == 0))
+        except BaseException as error:
+            error.add_note(f"{'killed' if code else 'not killed'} at {place}")
+            raise
+    assert killed > min(len(found), kills) // 2
 
-    at_every_step(root, prepare, lambda: host_over(root).create(OTHER), after)
+
+async def keeps_all(host: Host, content: bytes, _: bool) -> None:
+    assert await read(host) == (content, content)
 
 
-@pytest.mark.timeout(300)
-def test_filling_and_claiming_a_slot(root: Path) -> None:
-    async def prepare() -> None:
-        await host_over(root).destroy(OTHER.name)
-        await write(root, b"of the first")
+def test_acquire(world: World) -> None:
+    """A new one is there whole and empty, or not at all; the agent's /data as it was."""
+    asyncio.run(world.write(b"of one before"))
 
-    async def fill_and_claim() -> None:
-        host = host_over(root, capacity=3, slots=1)
+    async def prepare(_: bytes) -> Host:
+        host = world.host()
+        await host.destroy(ORDER.name)
+        return host
+
+    async def after(host: Host, _: bytes, __: bool) -> None:
+        assert await read(host) == (None, b"of one before")
+
+    at_the_places(world, prepare, lambda host: host.create(ORDER), after)
+
+
+def test_snapshot(world: World) -> None:
+    """Taken for a fork: who is copied lives on untouched, the copy is whole or not there."""
+    asyncio.run(world.write(b"to be copied"))
+    pid = asyncio.run(world.tier.inspect(ORDER.name)).pid
+
+    async def prepare(content: bytes) -> Host:
+        host = await world.write(content)
+        await host.destroy(OTHER.name)
+        return host
+
+    async def after(host: Host, content: bytes, is_done: bool) -> None:
+        await keeps_all(host, content, is_done)
+        assert (await world.tier.inspect(ORDER.name)).pid == pid
+        memo, _ = await read(host, OTHER)
+        assert memo == content or (memo is None and not is_done)
+
+    at_the_places(world, prepare, lambda host: host.fork(ORDER.name, OTHER), after)
+
+
+@pytest.mark.parametrize("way", ["unpacked", "parked"])
+def test_sleep_and_wake(world: World, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files come back out of the snapshot, or on the disk that they were on."""
+    if way == "parked":
+        monkeypatch.setattr(sleep, "MIN_BYTES", 0)
+
+    async def sleep_and_wake(host: Host) -> None:
+        await host.put_to_sleep(ORDER.name)
         await host.create(ORDER)
+
+    at_the_places(world, world.write, sleep_and_wake, keeps_all, 2 * KILLS)
+
+
+def test_evict(world: World) -> None:
+    """Who gives way keeps its files, the other starts empty; never are there two."""
+    world.capacity = 1
+
+    async def prepare(content: bytes) -> Host:
+        await world.host().destroy(OTHER.name)
+        return await world.write(content)
+
+    async def after(host: Host, content: bytes, is_done: bool) -> None:
+        assert await read(host, OTHER) == (None, None)
+        await keeps_all(host, content, is_done)
+
+    at_the_places(world, prepare, lambda host: host.create(OTHER), after)
+
+
+def test_destroy(world: World) -> None:
+    """Ended again after the kill, nothing of it is left but the agent's /data, and the next one is empty."""
+
+    async def prepare(content: bytes) -> Host:
+        host = await world.write(content)
+        await sleep.keep(world.tier, ORDER.name, host._snapshots)
+        return host
+
+    async def after(host: Host, content: bytes, _: bool) -> None:
+        await host.destroy(ORDER.name)
+        assert (await host.list(), await host.kept()) == ([], [])
+        assert await read(host) == (None, content)
+
+    at_the_places(world, prepare, lambda host: host.destroy(ORDER.name), after)
+
+
+def test_slot(world: World) -> None:
+    """Filled and claimed: no slot of the dead one is left, and none is handed out dirty."""
+    if why := asyncio.run(world.tier.can_warm()):
+        pytest.skip(why)
+
+    async def prepare(content: bytes) -> Host:
+        await world.host().destroy(OTHER.name)
+        await world.write(content)
+        host = world.host(slots=1)
+        await host._pool.start()  # which ends the slots of others
+        return host
+
+    async def fill_and_claim(host: Host) -> None:
         pool = host._pool
-        pool._slots.take(await host._spec(ORDER))  # it is asked for, and there is none
+        pool._slots.take(await host._spec(OTHER))  # it is asked for, and there is none
         pool._slots._recipes = {
-            key: replace(r, asked_at=r.asked_at - 60) for key, r in pool._slots._recipes.items()
+            key: replace(recipe, asked_at=recipe.asked_at - 60)
+            for key, recipe in pool._slots._recipes.items()
         }
         await pool._slots.tend()
         assert len(pool.book.entries(Kind.SLOT)) == 1
         await host.create(OTHER)
         assert pool.stats()["slot_hits"] == 1
 
-    async def after() -> None:
-        """No slot of the dead one is left, and none was handed out dirty."""
-        host = host_over(root)
-        await host.suspend(ORDER.name, 0)
-        assert list(await host._tier.slots()) == []
-        await check(root, OTHER, None)
-        await check(root, ORDER, b"of the first")
+    async def after(host: Host, content: bytes, is_done: bool) -> None:
+        assert await read(host, OTHER) == (None, None)
+        await keeps_all(host, content, is_done)
 
-    at_every_step(root, prepare, fill_and_claim, after)
-
-
-@pytest.mark.timeout(300)
-def test_destroying(root: Path) -> None:
-    """Ended again after the kill, nothing of it is left, and the next one starts empty."""
-
-    async def after() -> None:
-        await host_over(root).destroy(ORDER.name)
-        await check(root, ORDER, None)
-
-    async def prepare() -> None:
-        await write(root, b"of the one before")
-        assert await host_over(root).suspend(ORDER.name, 0)
-        await host_over(root).create(ORDER)
-
-    at_every_step(root, prepare, lambda: host_over(root).destroy(ORDER.name), after)
+    at_the_places(world, prepare, fill_and_claim, after)
