@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -27,9 +27,11 @@ from pydantic_core import PydanticCustomError
 
 from actors.errors import SettingsInvalid
 from sandboxes.errors import InvalidSpec
-from sandboxes.furnishing import WorkspaceSpec, parse_workspace
 from sandboxes.snapshot_policy import SnapshotPolicy, check_url
 from sandboxes.tiers.registry import AUTO, TIERS
+
+if TYPE_CHECKING:
+    from sandboxes.furnishing import WorkspaceSpec
 
 ENV_PREFIX: Final = "SKYLEASE_"
 CONFIG_VARIABLE: Final = "SKYLEASE_CONFIG"
@@ -369,12 +371,16 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     return settings
 
 
-def given_workspaces(settings: Settings) -> dict[str, WorkspaceSpec]:
+def given_workspaces(settings: Settings) -> "dict[str, WorkspaceSpec]":
     """What the table [workspace] gives, by environment type; its sources are under `sandbox.allow_mounts`.
 
     Raises:
         SettingsInvalid: an entry is none.
     """
+    if not settings.workspace:
+        return {}
+    from sandboxes.furnishing import parse_workspace  # brings all that writes them
+
     found = {}
     for environment_type, table in settings.workspace.items():
         where = f"workspace.{environment_type}"

@@ -3,21 +3,16 @@
 The ledger has one writer: the supervisor while a system is up, which is asked; else the file is opened here.
 """
 
-import asyncio
 from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
 
-from actors import longlived
-from actors.accounts import known_handles
 from actors.cli import context
 from actors.cli.console import Answer, run
 from actors.cli.leases import Json, ledger_path, share, span, when
 from actors.errors import NotThere, Refused, WrongUse
-from actors.machine import Machine
-from actors.repair import Repairs
 from leases import Cause, FieldInvalid, Ledger, LedgerLocked, LedgerReader
 
 BUDGETS: Final = {
@@ -130,6 +125,11 @@ def repair(
 
 
 async def _repair(*, dry_run: bool) -> list[dict[str, Any]]:
+    import asyncio
+
+    from actors.machine import Machine
+    from actors.repair import Repairs
+
     settings = context.current().settings()
     machine = Machine(settings)
     try:
@@ -171,6 +171,8 @@ async def _end(lease_id: str) -> None:
 
 
 def _remove_data(*, dry_run: bool) -> list[dict[str, Any]]:
+    from actors.machine import Machine
+
     with LedgerReader(ledger_path()) as ledger:
         machine = Machine(context.current().settings())
         folders = machine.data_of_nobody(set(ledger.agents()))
@@ -181,6 +183,8 @@ def _remove_data(*, dry_run: bool) -> list[dict[str, Any]]:
 
 async def _ask(locked: LedgerLocked, method: str, *arguments: Any) -> Any:
     """Have the supervisor do it that holds the ledger."""
+    from actors import longlived
+
     try:
         return await longlived.ask_supervisor(context.current().settings(), method, *arguments)
     except NotThere:
@@ -197,6 +201,8 @@ def did_of(agent: str) -> str:
     """The DID of an agent, given by it or by its handle. Raises: NotThere: nobody here has this handle."""
     if agent.startswith("did:"):
         return agent
+    from actors.accounts import known_handles
+
     handles = known_handles(context.current().settings().data_path / "accounts.json")
     did = next((did for did, handle in handles.items() if handle == agent), None)
     if did is None:

@@ -7,11 +7,9 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from actors import longlived
 from actors.cli import context
 from actors.cli.books import did_of
 from actors.cli.console import Answer, progress, run
-from actors.remote import SUSPEND_TIMEOUT_S
 
 READY: Final = {"node": "NODE", "type": "TYPE", "ready": "READY", "wanted": "WANTED"}
 MARGIN_S: Final = 60.0  # beyond what the supervisor gives its host: it may wait for the lease's lock
@@ -80,6 +78,9 @@ def _do(as_json: bool, method: str, *arguments: object) -> None:
 
 
 def _ask(method: str, *arguments: object) -> object:
+    from actors import longlived  # everything that the system is made of
+    from actors.remote import SUSPEND_TIMEOUT_S
+
     settings = context.current().settings()
     timeout_s = SUSPEND_TIMEOUT_S + MARGIN_S
     return run(longlived.ask_supervisor(settings, method, *arguments, timeout_s=timeout_s))

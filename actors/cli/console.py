@@ -1,6 +1,5 @@
 """How commands talk: answers to stdout, progress to stderr, errors as one line."""
 
-import asyncio
 import json
 import os
 import signal
@@ -9,11 +8,13 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -30,14 +31,14 @@ class Answer:
         self._out: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
 
-    def object(self, value: Any, text: str | Table | None = None) -> None:
+    def object(self, value: Any, text: "str | Table | None" = None) -> None:
         """One answer: JSON on one line, or for a person `text` (default: the fields, a line each)."""
         if self.as_json:
             self._write(json.dumps(value, default=_plain, ensure_ascii=False))
-        elif isinstance(text, Table):
-            self._console().print(text)
-        elif text is not None:
+        elif isinstance(text, str):
             self._write(text)
+        elif text is not None:
+            self._console().print(text)
         else:
             self._write("\n".join(f"{key}: {_flat(item)}" for key, item in dict(value).items()))
 
@@ -49,6 +50,8 @@ class Answer:
         elif not rows:
             self._write(empty)
         else:
+            from rich.table import Table
+
             table = Table(box=None, pad_edge=False, header_style="bold")
             for head in columns.values():
                 table.add_column(head, overflow="fold")
@@ -64,14 +67,21 @@ class Answer:
         self._out.flush()
 
 
-def frame_counter() -> Progress:
+def frame_counter() -> "Progress":
     """A running count of frames on stderr, where that is a terminal."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
     columns = SpinnerColumn(), TextColumn("{task.completed} frames")
     return Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; SIGTERM and a closed terminal end it as Ctrl-C does, cleaned up."""
+    """Run a command's coroutine; SIGTERM and a closed terminal end it as Ctrl-C does, cleaned up.
+
+    Raises:
+        KeyboardInterrupt: one of the three has ended it.
+    """
+    import asyncio
 
     async def guarded() -> T:
         task = asyncio.current_task()
@@ -80,7 +90,10 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             asyncio.get_running_loop().add_signal_handler(ending, task.cancel)
         return await main
 
-    return asyncio.run(guarded())
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 def _plain(value: object) -> object:

@@ -1,6 +1,5 @@
 """The `skylease` command: its options, its commands, and how an error reaches a person."""
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -9,10 +8,12 @@ from typing import Annotated, Final
 import typer
 
 from actors.cli import context
+from actors.cli.commands import Commands
 from actors.cli.console import INTERRUPTED, progress
 
 app: Final = typer.Typer(
     name="skylease",
+    cls=Commands,
     help="Leased sandboxes for AI agents on the AT Protocol.",
     no_args_is_help=True,
     add_completion=False,
@@ -38,43 +39,8 @@ def options(
     )
 
 
-def _add_commands() -> None:
-    from actors.cli import (
-        agents,
-        bench,
-        books,
-        byhand,
-        config,
-        firehose,
-        images,
-        leases,
-        network,
-        replay,
-        sandboxes,
-        simulate,
-        snapshots,
-        system,
-    )
-
-    books.add_to(leases.app)
-    byhand.add_to(sandboxes.app)
-    for part in (simulate, system, replay, network, bench):
-        part.add_to(app)
-    for name, group in (
-        ("firehose", firehose.app),
-        ("sandboxes", sandboxes.app),
-        ("images", images.app),
-        ("snapshots", snapshots.app),
-        ("leases", leases.app),
-        ("agents", agents.app),
-        ("config", config.app),
-    ):
-        app.add_typer(group, name=name)
-
-
 def main() -> None:
     """Run one command; the process's exit code is in the package docstring."""
-    _add_commands()
     sys.exit(_run())
 
 
@@ -84,7 +50,7 @@ def _run() -> int:
         return code if isinstance(code, int) else 0
     except typer.Exit as ending:
         return ending.exit_code
-    except (KeyboardInterrupt, asyncio.CancelledError, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         return 0
@@ -93,7 +59,7 @@ def _run() -> int:
             raise
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        return _fail(_one_line(error), getattr(error, "exit_code", _exit_code(error)))
+        return _fail(_one_line(error), getattr(error, "exit_code", None) or _exit_code(error))
 
 
 def _exit_code(error: BaseException) -> int:

@@ -1,6 +1,5 @@
 """`skylease simulate`: the main job."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +54,7 @@ def simulate_command(
     try:
         with view:
             report = run(simulate(settings, order, view.show))
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    except KeyboardInterrupt:
         progress.print(view.farewell(), markup=False)
         raise
     answer.object(report, _told(report, view.names, {"board": board, "chronicle": chronicle}))

@@ -4,12 +4,14 @@ import functools
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sandboxes.errors import InvalidSpec, TierUnavailable, UnknownTier
 from sandboxes.names import check_name
 from sandboxes.spec import ImageSpec
-from sandboxes.tier import Tier
+
+if TYPE_CHECKING:
+    from sandboxes.tier import Tier
 
 AUTO: Final = "auto"  # the word for "the strongest that works here"
 NEVER_CHOSEN: Final = frozenset({"unsafe"})  # no isolation: only by name
@@ -55,7 +57,7 @@ def _installed() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
 
 
-def open_tier(name: str, root: Path, **options: Any) -> Tier:
+def open_tier(name: str, root: Path, **options: Any) -> "Tier":
     """Return the tier of this name over a state directory; `options` are its constructor's keywords.
 
     Raises:
@@ -71,7 +73,7 @@ def open_tier(name: str, root: Path, **options: Any) -> Tier:
 
 async def choose_tier(
     root: Path, *, images: Sequence[ImageSpec] = (), **options: Any
-) -> tuple[Tier, tuple[str, ...]]:
+) -> "tuple[Tier, tuple[str, ...]]":
     """Return the strongest tier that works on this host and has these images; and why not a stronger one.
 
     Args:

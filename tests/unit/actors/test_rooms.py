@@ -1,7 +1,6 @@
 """The rooms stay apart: imports run one way, Ray is met in one place, what is shipped is told."""
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+
+from actors.cli.commands import COMMANDS, load
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("firehose", "leases", "sandboxes", "games")
@@ -48,13 +50,39 @@ def test_no_file_is_longer_than_can_be_read_in_one_sitting() -> None:
 
 def commands() -> list[str]:
     """Every command of `skylease`, as typed."""
-    cli = importlib.import_module("actors.cli.main")
-    cli._add_commands()
-    found = [command.name or "" for command in cli.app.registered_commands]
-    for group in cli.app.registered_groups:
-        assert group.typer_instance is not None
-        found += [f"{group.name} {command.name}" for command in group.typer_instance.registered_commands]
+    found = []
+    for name in COMMANDS:
+        command = load(name)
+        inner = command.commands if isinstance(command, TyperGroup) else {"": None}
+        found += [f"{name} {part}".strip() for part in inner]
     return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_in_the_help_is_its_own(name: str) -> None:
+    assert COMMANDS[name].help == (load(name).help or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        ("--help", ("asyncio", "ray", "pydantic", "sqlite3", "sandboxes", "leases")),
+        ("config show", ("asyncio", "ray", "sqlite3", "leases", "sandboxes.sandbox")),
+        ("leases list", ("asyncio", "ray", "sandboxes.sandbox", "actors.host")),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(words: str, unused: tuple[str, ...], tmp_path: Path) -> None:
+    code = f"""
+import sys
+from actors.cli import main
+sys.argv[1:] = ["--data-dir", {str(tmp_path)!r}, *{words.split()!r}]
+try:
+    main()
+finally:
+    print("loaded", [name for name in {unused!r} if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stderr.splitlines()[-1] == "loaded []", done.stderr
 
 
 def test_every_command_is_in_the_readme() -> None:
