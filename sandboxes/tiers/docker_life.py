@@ -322,8 +322,8 @@ class Containers(WarmTier):
 
     def _processes(self, name: str, record: Record | None) -> list[int]:
         found = [record.pid] if record is not None and record.pid is not None and record.is_alive() else []
-        for tag in map(self._records.tag, self._names_of(name, record)):
-            found += [pid for pid in find_tagged(tag) if pid not in found]
+        tags = map(self._records.tag, self._names_of(name, record))
+        found += [pid for pid in find_tagged(*tags) if pid not in found]
         return found
 
     def _kill(self, name: str, record: Record | None) -> None:

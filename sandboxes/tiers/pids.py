@@ -54,6 +54,19 @@ def stop_tree(find: Callable[[], list[int]]) -> tuple[tuple[int, int], ...]:
             time.sleep(0.0005)
 
 
+def read_proc(pid: int, name: str) -> bytes:
+    """Return what /proc has of a process in a file; by plain calls: it is asked of every process there is.
+
+    Raises:
+        OSError: there is no such process (any more).
+    """
+    fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(fd, 1 << 16), b""))
+    finally:
+        os.close(fd)
+
+
 def is_running(pid: int) -> bool:
     """Whether a process exists and is not a zombie."""
     found = read_stat(pid)

@@ -360,8 +360,7 @@ class ProcessTier(WarmTier):
             found += [pid for pid in self._cgroups.processes(held) if pid not in found and is_running(pid)]
         if record is not None and record.uid is not None:
             found += [pid for pid in processes_of(record.uid) if pid not in found]
-        for held in outside:
-            found += [pid for pid in find_tagged(self._records.tag(held)) if pid not in found]
+        found += [pid for pid in find_tagged(*map(self._records.tag, outside)) if pid not in found]
         return found
 
     def _keep_disk(self, name: str, place: Path) -> None:

@@ -1,37 +1,49 @@
 """Finding a sandbox's processes by the word in their command line, for when its record lacks the pid."""
 
-import contextlib
 import os
-from pathlib import Path
+
+from sandboxes.tiers.pids import read_proc
 
 
-def find_tagged(tag: str) -> list[int]:
-    """Return the pids of living processes that are marked with `tag` and were started by us.
+def find_tagged(*tags: str) -> list[int]:
+    """Return the pids of living processes that are marked with one of `tags` and were started by us.
 
     Only our own kind counts: a process of the host's PID namespace (the stage, bwrap) or the first process of
     a namespace (the runner). A process inside another sandbox may write any text into its command line.
     """
-    marked = tag.encode()
-    own_depth = _depth(os.getpid())
+    marks = [tag.encode() for tag in tags]
+    own_depth = _depth(read_proc(os.getpid(), "status"))
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
-            is_marked = marked in words or any(b'"' + marked + b'"' in word for word in words)
-            if is_marked and _is_ours(int(name), own_depth):
+        try:
+            line = read_proc(int(name), "cmdline")
+            if any(mark in line and _is_marked(line, mark) for mark in marks) and _is_ours(
+                read_proc(int(name), "status"), own_depth
+            ):
                 found.append(int(name))
+        except (OSError, ValueError):  # it has ended
+            continue
     return found
 
 
-def _is_ours(pid: int, own_depth: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    if "\nState:\tZ" in status:
+def _is_marked(line: bytes, mark: bytes) -> bool:
+    words = line.split(b"\0")
+    return mark in words or any(b'"' + mark + b'"' in word for word in words)
+
+
+def _is_ours(status: bytes, own_depth: int) -> bool:
+    if b"\nState:\tZ" in status:
         return False
-    numbers = status.partition("\nNSpid:")[2].partition("\n")[0].split()
-    return len(numbers) <= own_depth or numbers[-1] == "1"
+    numbers = _numbers(status)
+    return len(numbers) <= own_depth or numbers[-1] == b"1"
 
 
-def _depth(pid: int) -> int:
-    return len(Path(f"/proc/{pid}/status").read_text().partition("\nNSpid:")[2].partition("\n")[0].split())
+def _depth(status: bytes) -> int:
+    return len(_numbers(status))
+
+
+def _numbers(status: bytes) -> list[bytes]:
+    """Return a process's number in each PID namespace that it is in, from the outermost on."""
+    return status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()

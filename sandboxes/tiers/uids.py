@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from sandboxes.tiers.pids import read_proc
+
 FIRST_UID: Final = 20_000
 UID_COUNT: Final = 30_000  # up to 49,999: below /etc/subuid's usual 100,000 and systemd's dynamic users
 CLAIMS: Final = Path(
@@ -100,11 +102,14 @@ def processes_of(uid: int) -> list[int]:
     """Return the pids of all processes, zombies left out, whose real uid this is."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                status = Path(f"/proc/{name}/status").read_text()
-                if int(status.partition("\nUid:")[2].split()[0]) == uid and "\nState:\tZ" not in status:
-                    found.append(int(name))
+        if not name.isdigit():
+            continue
+        try:
+            status = read_proc(int(name), "status")
+            if int(status.partition(b"\nUid:")[2].split(None, 1)[0]) == uid and b"\nState:\tZ" not in status:
+                found.append(int(name))
+        except (OSError, IndexError, ValueError):  # it has ended
+            continue
     return found
 
 

@@ -173,4 +173,5 @@ def test_tagged_processes_are_found_by_the_whole_word() -> None:
         process.stdout.readline()  # its command line is not there yet at the moment that exec succeeds
         assert find_tagged(tag) == [process.pid]
         assert find_tagged("skylease:0:test") == []
+        assert find_tagged("skylease:0:test", tag) == [process.pid]
         process.kill()

@@ -1,11 +1,13 @@
 """Uids for sandboxes."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from sandboxes.tiers.uids import NoFreeUid, Uids, is_used_otherwise
+from sandboxes.tiers.uids import NoFreeUid, Uids, is_used_otherwise, processes_of
 
 
 def make(tmp_path: Path, name: str) -> Path:
@@ -73,3 +75,13 @@ def test_accounts_and_running_processes_use_their_uids() -> None:
     assert is_used_otherwise(0)
     assert is_used_otherwise(os.getuid())
     assert not is_used_otherwise(3_999_999_999)
+
+
+def test_no_process_hides_behind_a_name_that_is_no_text() -> None:
+    code = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff\xfe'); print(flush=True); input()"
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in processes_of(os.getuid())
+        process.kill()
