@@ -43,7 +43,7 @@ GRACE_MS: Final = 3_600_000  # a blob this young may belong to a snapshot that i
 BACKUP: Final = "backup-"
 DATA: Final = "data-"
 _DATA: Final = re.compile(rf"{DATA}[0-9a-f]{{32}}")
-_DAMAGED = (SnapshotCorrupt, SnapshotMissing, SnapshotRefused, SnapshotVersion)
+_DAMAGED = (SnapshotCorrupt, SnapshotMissing, SnapshotRefused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,8 @@ class Snapshots:
 
         Raises:
             SnapshotMissing: the owner has none.
-            SnapshotCorrupt, SnapshotRefused, SnapshotVersion: none is whole; the newest one's reason.
+            SnapshotCorrupt, SnapshotRefused: none is whole; the newest one's reason.
+            SnapshotVersion: it is of another format version; it is whole, so none before it takes its place.
             StoreUnavailable: the store cannot be read.
             OSError: it cannot be written.
         """
@@ -431,13 +432,13 @@ class Snapshots:
         return all(self.store.holds(layer.digest, layer.stored_bytes) for layer in layers)
 
     def _newest(self, owner: str, epoch: int) -> Manifest | None:
-        """Return what a new snapshot builds on; a damaged one is not built on."""
+        """Return what a new snapshot builds on: not one that is damaged, or of another format version."""
         head = self.store.head(owner)
         if head is None:
             return None
         if head.epoch > epoch:
             raise SnapshotStale(owner, epoch, head.epoch)
-        with contextlib.suppress(*_DAMAGED):
+        with contextlib.suppress(*_DAMAGED, SnapshotVersion):
             return self.manifest(head.manifests[0])
         return None
 

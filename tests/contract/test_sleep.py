@@ -1,6 +1,8 @@
 """Sleep keeps every byte and nothing else; whatever goes wrong on the way, the files are still there."""
 
 import asyncio
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from sandboxes import Sandbox, SandboxBusy, SandboxNotFound, SandboxState
 from sandboxes.sleep import is_hydrated, resume, suspend
 from sandboxes.snapshots import LocalStore, Snapshots
-from sandboxes.snapshots.errors import SnapshotCorrupt, StoreUnavailable
+from sandboxes.snapshots.errors import SnapshotCorrupt, SnapshotVersion, StoreUnavailable
 
 
 @pytest.fixture
@@ -78,17 +80,39 @@ async def test_when_the_files_cannot_be_kept_the_sandbox_stays(bench: Any, tmp_p
     await bench.tier.destroy("kept")
 
 
-async def test_a_damaged_snapshot_leaves_no_sandbox_and_no_lie(
+async def test_what_cannot_be_read_leaves_no_sandbox_and_no_lie(
     bench: Any, snapshots: Snapshots, tmp_path: Path
 ) -> None:
+    """A damaged snapshot gives way to the one before it; one of another format version does not."""
     sandbox = await bench.tier.create(bench.spec("damaged"))
-    await sandbox.write_file("file", b"x" * 1000)
-    manifest = (await suspend(bench.tier, "damaged", snapshots)).manifest
-    digest = manifest.layers[0].digest
-    blob = tmp_path / "store" / "blobs" / digest[:2] / digest
-    os.truncate(blob, 20)
+    taken = []
+    for epoch, content in ((2, b"old"), (3, b"new")):
+        await sandbox.write_file("file", content)
+        taken.append((await suspend(bench.tier, "damaged", snapshots)).manifest)
+        if content == b"old":
+            sandbox, _ = await resume(bench.tier, bench.spec("damaged", epoch=epoch), snapshots)
+    raw = json.dumps({**json.loads(taken[-1].to_bytes()), "version": 2}).encode()
+    newest = hashlib.sha256(raw).hexdigest()
+    snapshots.store.put_bytes(newest, raw)
+    head = snapshots.store.advance("damaged", 3, newest)
+    with pytest.raises(SnapshotVersion, match="version 2, this is 1"):
+        await resume(bench.tier, bench.spec("damaged", epoch=4), snapshots)
+    assert (await bench.tier.inspect("damaged")).leftovers == ()
+    assert snapshots.store.head("damaged") == head
+
+    def damage(digest: str) -> None:
+        os.truncate(tmp_path / "store" / "blobs" / digest[:2] / digest, 20)
+
+    damage(newest)
+    damage(taken[1].digest)
+    again, restored = await resume(bench.tier, bench.spec("damaged", epoch=4), snapshots)
+    assert await again.read_file("file") == b"old"
+    assert restored is not None
+    assert [digest for digest, _ in restored.refused] == [newest, taken[1].digest]
+    await bench.tier.destroy("damaged")
+    damage(taken[0].layers[0].digest)
     with pytest.raises(SnapshotCorrupt):
-        await resume(bench.tier, bench.spec("damaged", epoch=2), snapshots)
+        await resume(bench.tier, bench.spec("damaged", epoch=5), snapshots)
     assert (await bench.tier.inspect("damaged")).leftovers == ()
 
 
