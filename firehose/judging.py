@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 
 from firehose.errors import ProverDied
 from firehose.identity import Document
-from firehose.provers import ROOM_BYTES, Provers, Proving
+from firehose.provers import HELP_FRAMES, ROOM_BYTES, Provers, Proving
 from firehose.verify import Judgement, ResolveDid, Verdict, Verifier
 
 MAX_ROUNDS: Final = 4  # of needs for one frame; the verifier promises two
@@ -131,14 +131,20 @@ class SeveralProcesses:
         feeding.add_done_callback(lambda _: self._changed.set())
         try:
             while True:
-                while self._waiting and self._waiting[0][1].is_done:
+                here = 0  # frames in a row that nobody else proved
+                while self._waiting and here < HELP_FRAMES:
+                    proving = self._waiting[0][1]
+                    if not proving.is_done:
+                        if not self._provers.take(proving):
+                            break
+                        here += 1
                     yield await self._judge_next()
                 if self._trouble is not None:
                     raise self._trouble
                 if feeding.done() and not self._waiting:
                     feeding.result()
                     return
-                if self._waiting and self._provers.help():
+                if here or (self._waiting and self._provers.help()):
                     await asyncio.sleep(0)  # others want their turn as well
                 else:
                     self._changed.clear()
@@ -149,9 +155,10 @@ class SeveralProcesses:
 
     async def _judge_next(self) -> Taken:
         received_ms, proving = self._waiting.popleft()
+        proved = proving if proving.is_done else None  # taken, to be judged as it is
         self._waiting_bytes -= len(proving.frame)
         self._has_room.set()
-        judgement = await judge_one(self._verifier, proving.frame, received_ms, self._resolve, proving)
+        judgement = await judge_one(self._verifier, proving.frame, received_ms, self._resolve, proved)
         seq = self._verifier.last_seq
         return Taken(received_ms=received_ms, frame=proving.frame, judgement=judgement, seq=seq)
 

@@ -222,7 +222,7 @@ class Provers:
         return BATCH_FRAMES * (SLOTS * len(self._processes) + ROOM_BATCHES)
 
     def ahead(self, items: Iterable[tuple[T, bytes]]) -> Iterator[tuple[T, Proving | None]]:
-        """Each item in its order, when what its frame proves is known; None: nothing is proved ahead.
+        """Each item in its order, when what its frame proves is known; None: it was not proved ahead.
 
         Raises: ProverDied: a process is gone. What the items raise, after those before it.
         """
@@ -244,10 +244,15 @@ class Provers:
             except BaseException as error:  # noqa: BLE001 - it is raised below, or the end
                 trouble = error
             for _ in range(BATCH_FRAMES):  # then there is a batch to fill, so that nobody waits for one
-                if not waiting or not waiting[0][1].is_done:
+                if not waiting:
                     break
-                waiting_bytes -= len(waiting[0][1].frame)
-                yield waiting.popleft()
+                item, proving = waiting[0]
+                is_ours = not proving.is_done and self.take(proving)
+                if not proving.is_done and not is_ours:
+                    break
+                waiting.popleft()
+                waiting_bytes -= len(proving.frame)
+                yield item, None if is_ours else proving
             else:
                 continue
             if waiting and not self.listen() and not self.help():
@@ -274,6 +279,20 @@ class Provers:
             self._hand_out()
         return proving
 
+    def take(self, proving: Proving) -> bool:
+        """Take the next frame in order, whose turn has come. Returns: whether nobody had taken it before.
+
+        Then it is to be judged as it is, which is cheaper than to prove it here first.
+        """
+        if not self._ours:
+            first = self._queue[0] if self._queue else self._filling
+            if first and first[0] is proving:
+                self._take_next()
+        if not self._ours or self._ours[0] is not proving:
+            return False
+        self._ours.popleft()
+        return True
+
     def help(self, frames: int = HELP_FRAMES) -> bool:
         """Prove as many frames here: those that nobody has taken, then those that nobody has begun.
 
@@ -287,12 +306,15 @@ class Provers:
             proving.is_done = True
         return True
 
-    def _next(self) -> Proving | None:
+    def _take_next(self) -> None:
         if self._queue:
             self._ours.extend(self._queue.popleft())
-        elif self._filling:
+        else:
             self._ours.extend(self._filling)
             self._filling, self._filling_bytes = [], 0
+
+    def _next(self) -> Proving | None:
+        self._take_next()
         if self._ours:
             return self._ours.popleft()
         for process in sorted(self._processes, key=lambda process: -len(process.sent)):
@@ -315,11 +337,15 @@ class Provers:
         return bool(ready)
 
     def _hand_out(self) -> None:
-        while self._queue:
+        """Give the latest batches to the others while they have less to do than this process.
+
+        The earliest one stays: whose turn comes next is judged here in one go, while the others are ahead.
+        """
+        while len(self._queue) > 1:
             idlest = min(self._processes, key=lambda process: len(process.sent))
-            if len(idlest.sent) >= SLOTS:
+            if len(idlest.sent) >= min(SLOTS, len(self._queue) - 1):
                 return
-            idlest.send(self._queue.popleft())
+            idlest.send(self._queue.pop())
 
 
 def _author(frame: bytes) -> Did | None:

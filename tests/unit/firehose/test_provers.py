@@ -84,13 +84,12 @@ def several_processes(
     frames: list[tuple[int, bytes]], resolve: Resolve, provers: Provers, verifier: Verifier
 ) -> list[Judgement]:
     judgements = []
-    for now_ms, proved in provers.ahead(frames):
-        assert proved is not None
-        judgement = verifier.receive(proved.frame, now_ms, proved)
+    for (now_ms, frame), proved in provers.ahead((item, item[1]) for item in frames):
+        judgement = verifier.receive(frame, now_ms, proved)
         while judgement.needs:
             for need in judgement.needs:
                 verifier.learn(need.did, resolve(need.did, need.refresh))
-            judgement = verifier.receive(proved.frame, now_ms, proved)
+            judgement = verifier.receive(frame, now_ms, proved)
         judgements.append(judgement)
     return judgements
 
@@ -137,6 +136,12 @@ def test_it_is_the_other_process_that_proves(
     assert sum(one.proof is not None for one in done) > BATCH_FRAMES // 2
 
 
+def stand_still(pid: int) -> None:
+    """Stop a process before it has read anything, so that it has begun no frame."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+
+
 def test_nobody_waits_for_a_process_that_stands_still(
     pds_frames: list[tuple[int, bytes]], pds_documents: Documents
 ) -> None:
@@ -146,9 +151,11 @@ def test_nobody_waits_for_a_process_that_stands_still(
     verifier = Verifier()
     with Provers(2, verifier.key_of) as provers:
         (pid,) = provers.pids
-        os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED)  # before it has read anything: no frame was put
+        stand_still(pid)
         assert several_processes(frames, resolver(pds_documents), provers, verifier) == expected
+        unproved = [proved is None for _, proved in provers.ahead((frame, frame) for _, frame in frames)]
+        assert set(unproved) == {True, False}  # whose turn came here is judged as with one process
+        assert provers.is_waiting
         unread = [provers.put(frame) for _, frame in pds_frames[: BATCH_FRAMES * 2]]
         while provers.help():
             pass
@@ -236,10 +243,12 @@ def test_what_comes_before_the_damage_is_told_first(pds_frames: list[tuple[int, 
 def test_a_process_that_dies_is_told_of(pds_frames: list[tuple[int, bytes]]) -> None:
     verifier = Verifier()
     with Provers(2, verifier.key_of) as provers:
+        (pid,) = provers.pids
+        stand_still(pid)
         ahead = provers.ahead((frame, frame) for _, frame in pds_frames)
         next(ahead)
-        for pid in provers.pids:
-            os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProverDied):
             list(ahead)
 
