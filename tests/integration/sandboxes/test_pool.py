@@ -1,11 +1,13 @@
 """The pool with real sandboxes: room, eviction, and a running one that nobody can put to sleep."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
+import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from sandboxes import (
     ImageSpec,
     PoolFull,
+    Sandbox,
     SandboxGone,
     SandboxSpec,
     SandboxState,
@@ -25,12 +28,22 @@ from sandboxes.pool.book import Book
 from sandboxes.pool.ground import Ground
 from sandboxes.pool.policy import PoolPolicy
 from sandboxes.pool.pool import Pool
-from sandboxes.pool.states import Cause, Kind
+from sandboxes.pool.states import Kind
 from sandboxes.pool.tally import Tally
-from sandboxes.snapshots import LocalStore, Snapshots
+from sandboxes.snapshots import LocalStore, Snapshots, Store, TwoLevelStore
+from sandboxes.snapshots.errors import StoreUnavailable
 
-SCRIPT = "import json, sys\nprint(json.dumps({'seen': json.load(sys.stdin)}))\n"
+SCRIPT = """\
+import json, sys, time
+state = json.load(sys.stdin)
+with open("log", "ab", buffering=0) as log:
+    log.write(b"(")
+    time.sleep(state.get("takes_s", 0))
+    log.write(b")")
+    print(json.dumps({"seen": state, "log": log.tell()}))
+"""
 STEPS = 10_000
+Fill = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Node:
@@ -44,11 +57,13 @@ class Node:
         self.image = ImageSpec(name="test", root=root / "image", reference="skylease/base:dev")
         self.tally = Tally()
 
-    def begin(self, **policy: Any) -> Pool:
+    def begin(self, store: Store | None = None, excludes: tuple[str, ...] = (), **policy: Any) -> Pool:
+        store = store or LocalStore(self.root / "store")
         self.pool = Pool(
             Ground(
                 tier=self.tier,
-                snapshots=Snapshots(LocalStore(self.root / "store"), self.root / "scratch"),
+                snapshots=Snapshots(store, self.root / "scratch"),
+                excludes=excludes,
                 book=Book(self.root / "pool.db"),
                 policy=PoolPolicy(**policy),
                 tally=self.tally,
@@ -82,7 +97,6 @@ async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     node.pool.book.close()
 
 
-@pytest.mark.parametrize("node", ["process"], indirect=True)
 async def test_fifty_creations_at_capacity_five(node: Node) -> None:
     node.begin(capacity=5, evict_idle_s=3600.0)
     ended = await asyncio.gather(*(node.up(f"n{n}") for n in range(50)), return_exceptions=True)
@@ -132,6 +146,68 @@ async def test_who_is_evicted_comes_back_with_every_byte(node: Node) -> None:
     assert node.pool.stats()["resume_hits"]["local"] == 1
 
 
+@pytest.mark.root
+async def test_a_full_store_and_the_last_copy(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """Whose files cannot be kept stays awake; whose copy here is the only one keeps that."""
+    with small_disk(node.root / "far") as fill:
+        await check_full_store(node, fill, caplog)
+
+
+async def check_full_store(node: Node, fill: Fill, caplog: pytest.LogCaptureFixture) -> None:
+    far = LocalStore(node.root / "far")
+    store = TwoLevelStore(LocalStore(node.root / "near", is_copy=True), far)
+    pool = node.begin(store, ("not/there",), capacity=2, max_asleep=0)
+    name = node.spec("a").name
+    async with connect_sandbox(await node.up("a"), epoch=1) as sandbox:
+        await sandbox.write_file("memo", os.urandom(300_000))
+        memo = await sandbox.read_file("memo")
+    with fill():
+        with pytest.raises(StoreUnavailable, match="No space left"):
+            await pool.stop(name)
+        assert (await node.tier.inspect(name)).state in (SandboxState.WARM, SandboxState.WAITING)
+        assert await read(node, "a") == memo
+    await pool.stop(name)
+    assert ["not/there"] in [list(getattr(record, "paths", ())) for record in caplog.records]
+
+    for blob in list(far.blobs()):
+        far.remove(blob.digest, 1 << 62)
+    with fill():
+        await pool.tick()
+    assert pool.stats()["not_evicted"] == {"not kept": 1}
+    assert await read(node, "a") == memo
+    await pool.stop(name)
+    await pool.tick()
+    assert list(store.near.blobs()) == []
+    assert await read(node, "a") == memo
+    hits = pool.stats()["resume_hits"]
+    assert (hits["local"], hits["store"]) == (1, 1)
+
+
+@contextlib.contextmanager
+def small_disk(place: Path) -> Iterator[Fill]:
+    """Give a directory a disk of its own; yields what fills it as long as a block."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], check=True)
+
+    @contextlib.contextmanager
+    def fill() -> Iterator[None]:
+        filler = place / "filler"
+        with contextlib.suppress(OSError):
+            filler.write_bytes(bytes(4 << 20))
+        yield
+        filler.unlink()
+
+    try:
+        yield fill
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+async def read(node: Node, name: str) -> bytes:
+    async with connect_sandbox(await node.up(name), epoch=1) as sandbox:
+        return await sandbox.read_file("memo")
+
+
 async def test_a_slot_becomes_a_sandbox_that_has_slept(node: Node) -> None:
     """Asked for, it is up in no time, with its files; and the next one finds nothing of it."""
     if (why := await node.tier.can_warm()) is not None:
@@ -148,64 +224,62 @@ async def test_a_slot_becomes_a_sandbox_that_has_slept(node: Node) -> None:
         async with connect_sandbox(await node.up(name), epoch=1) as sandbox:
             files = {file.path: await sandbox.read_file(file.path) for file in await sandbox.list_files()}
             assert files == ({} if content is None else {"memo": content})
-            assert (await sandbox.turn({"n": 1}, turn=1)).action == {"seen": {"n": 1}}
+            assert (await sandbox.turn({"n": 1}, turn=1)).action == {"seen": {"n": 1}, "log": 2}
     assert node.tally.slot_hits == 2
 
 
-@pytest.mark.parametrize("node", ["process"], indirect=True)
+@pytest.mark.timeout(300)
 async def test_who_runs_never_dies(node: Node) -> None:
-    """Messages against naps, sleep and eviction, in any order, without a pause between: 10,000 steps."""
-    pool = node.begin(capacity=2, evict_idle_s=0.0)
+    """Agents take turns, a third one now and then on two places, against the sweep, sleep and eviction.
+
+    10,000 steps in any order, of which a seventh are turns and the others what would put them to rest.
+
+    What a turn writes at its begin and at its end is counted, so one that was cut or lost would be seen.
+    """
+    pool = node.begin(capacity=2, evict_idle_s=0.0, nap_after_s=1e-9, wait_s=60.0)
     chance = random.Random(20261122)
-    names = ("a", "b")
-    marks = dict.fromkeys(names, 0)
-    slept = 0
+    names = ("a", "b", "c")
+    turns = dict.fromkeys(names, 0)
+    lines: dict[str, Sandbox] = {}
 
-    def count(before: Any, cause: Cause, after: Any, _: float) -> None:
-        nonlocal slept
-        slept += cause is Cause.KEPT
-
-    pool.book.observe(count)
-    sandboxes = {name: connect_sandbox(await node.up(name), epoch=1) for name in names}
-
-    async def message(name: str) -> None:
-        """A command that takes a moment: it ends, and what it wrote is there."""
+    async def message(name: str, takes_s: float) -> None:
+        """Whoever has no sandbox gets one: somebody else's place, if nobody is there at work."""
         while True:
             try:
-                result = await sandboxes[name].exec(f"cat n; sleep 0.002; echo {marks[name] + 1} > n")
+                if name not in lines:
+                    lines[name] = connect_sandbox(await node.up(name), epoch=1)
+                result = await lines[name].turn({"takes_s": takes_s}, turn=turns[name] + 1)
                 break
-            except SandboxGone:  # asleep: before it began, never while it ran
-                await sandboxes[name].close()
-                sandboxes[name] = connect_sandbox(await node.up(name), epoch=1)
-        assert result.exit_code == 0
-        assert result.stdout == (b"%d\n" % marks[name] if marks[name] else b"")
-        marks[name] += 1
+            except SandboxGone:  # it slept before the turn began
+                await lines.pop(name).close()
+        turns[name] += 1
+        assert result.action == {"seen": {"takes_s": takes_s}, "log": 2 * turns[name]}, result
 
-    running: dict[str, asyncio.Task[None]] = {}
-    for step in range(STEPS):
-        name = chance.choice(names)
+    at_work: dict[str, asyncio.Task[None]] = {}
+    for _ in range(STEPS):
+        (name,) = chance.choices(names, (50, 50, 1))
         full_name = node.spec(name).name
-        if step % 40 == 0 and (name not in running or running[name].done()):
-            if name in running:
-                await running[name]
-            running[name] = asyncio.create_task(message(name))
-        busy = {name for name, task in running.items() if not task.done()}
-        match chance.randrange(600):
-            case 0 | 3 | 4 | 5 if busy:  # while it runs
-                await pool._demotion.nap(full_name)
-            case 1 if busy:
+        match chance.randrange(1_000):
+            case number if number < 150:
+                if name in at_work:
+                    await at_work.pop(name)
+                at_work[name] = asyncio.create_task(message(name, chance.choice((0, 0, 0.001, 0.01))))
+                await asyncio.sleep(0)
+            case number if number < 300:
+                await pool._repair.watch()
+            case 300:
                 await pool.suspend(full_name, 0)
-            case 2 if busy:
+            case 301:
                 await pool._room._evict_one()
             case _:
-                entry = pool.book.get(full_name)
-                if entry is not None and not pool._ground.is_taken(full_name):
-                    pool._demotion.look(entry)
-                await asyncio.sleep(0)
-    await asyncio.gather(*running.values())
-    assert min(marks.values()) > 20
-    assert slept > 0, "nothing was put to sleep: the messages had no opponent"
-    for sandbox in sandboxes.values():
+                await pool._upkeep._rest()
+    await asyncio.gather(*at_work.values())
+    assert min(turns["a"], turns["b"]) > 200
+    assert pool.stats()["died"] == 0
+    told = pool.stats()["transitions"]
+    # The turns had opponents: sandboxes froze and slept, and were thawed and woken by turns.
+    assert {"running > warm", "warm > waiting", "waiting > suspending", "suspending > cold"} <= set(told)
+    for sandbox in lines.values():
         await sandbox.close()
 
 
