@@ -2,6 +2,8 @@
 
 Memory is what the processes of the sandboxes hold (PSS: what they share is counted once), and for sleeping
 ones also what the pool that knows them grows by. Beside us a container of docker with nothing but `sleep`.
+Each of those that sleep was a sandbox of its own; ten are made, and put to sleep, at a time. Of gVisor, whose
+every sandbox starts a kernel, a tenth of them: `leases` says how many of each.
 
     python -m benchmarks.density [N]
 """
@@ -11,7 +13,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -29,45 +31,66 @@ from sandboxes.snapshots import LocalStore, Snapshots
 MIB: Final = 2**20
 AT_ONCE: Final = 10  # live ones whose memory is taken together
 SLEEPING: Final = 200
+ONE_IN: Final = {"gvisor": 10}  # of so many leases one is made, where making one takes that much longer
+TOLD_EVERY: Final = 50  # sandboxes
 
 
 def bench_density(n: int = SLEEPING) -> dict[str, Any]:
-    """Return MiB for each lease: idle, napping, and `n` of them asleep."""
+    """Return MiB for each lease: idle, napping, and `n` of them asleep (of gVisor fewer: see the module)."""
     memory: dict[str, float] = {}
+    asleep: dict[str, int] = {}
     with places() as (found, absent):
         for place in found:
+            name = place.tier.name
+            asleep[name] = max(AT_ONCE, n // ONE_IN.get(name, 1))
             with tempfile.TemporaryDirectory(prefix="skylease-bench-") as directory:
-                measured = asyncio.run(_ours(place, Path(directory), n))
+                measured = asyncio.run(_ours(place, Path(directory), asleep[name]))
             memory |= {place.case(case): mib for case, mib in measured.items()}
     docker = _docker()
     if docker is None:
         absent["docker_py"] = "no engine answers, or the image is not there"
     else:
         memory["docker_py idle"] = docker
-    leases = {"asleep": n, "live": AT_ONCE}
+    leases = {"asleep": asleep, "live": AT_ONCE}
     return report("density", {}, {}, absent, unit="MiB", memory_mib=memory, leases=leases)
 
 
 async def _ours(place: Place, root: Path, n: int) -> dict[str, float]:
     with _pool(place, root) as pool:
         names = [f"bench-{number}" for number in range(n)]
-        for name in names[:AT_ONCE]:
-            await pool.acquire(place.spec(name))
+        batches = [names[first : first + AT_ONCE] for first in range(0, n, AT_ONCE)]
+        await _each(batches[0], lambda name: pool.acquire(place.spec(name)))
         found = {"idle": await _held(place, AT_ONCE)}
-        for name in names[:AT_ONCE]:
-            await pool.pause(name)
+        await _each(batches[0], pool.pause)
         found["napping"] = await _held(place, AT_ONCE)
         before = _resident()
-        for name in names[AT_ONCE:]:  # the others are made in their place, and give way in turn
-            await pool.acquire(place.spec(name))
-        for name in names:
-            await pool.suspend(name, 0)
+        await _each(batches[0], pool.stop)
+        for done, batch in enumerate(batches[1:], start=1):
+            _tell(place, done * AT_ONCE, n)
+            await _each(batch, lambda name: pool.acquire(place.spec(name)))
+            await _each(batch, pool.stop)
+        _tell(place, n, n)
+        if (asleep := pool.stats()["cold"]) != n:
+            raise RuntimeError(f"{asleep} of {n} sandboxes of the tier {place.tier.name} sleep")
         held = await _held(place, 1)
         grown = max(0.0, _resident() - before)
         found[f"asleep (of {n})"] = round((held + grown) / n, 4)
-        for name in names:
-            await pool.destroy(name)
+        for batch in batches:
+            await _each(batch, pool.destroy)
         return found
+
+
+async def _each(names: list[str], act: Callable[[str], Coroutine[Any, Any, Any]]) -> None:
+    """Do it with all of them at once; the first failure ends the others."""
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(act(name))
+
+
+def _tell(place: Place, done: int, n: int) -> None:
+    """Say how far it is."""
+    if done % TOLD_EVERY == 0 or done == n:
+        print(f"{place.tier.name}: {done} of {n} asleep", file=sys.stderr, flush=True)
 
 
 @contextmanager
