@@ -1,6 +1,7 @@
 """How a lease begins, naps, ends and is buried: the rows of each step, inside the caller's transaction."""
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from leases import budgets, history, shares, usage
@@ -83,8 +84,12 @@ def renew(store: Store, lease_id: str, epoch: int, *, last_turn: int | None, now
 
 
 def put_to_sleep(store: Store, lease: Lease, why: Why | None, *, now_ms: int) -> None:
-    """Stop the awake time of an active lease."""
-    at = happen(store, lease, _because(Cause.SLEPT, lease, why), now_ms=now_ms)
+    """Stop the awake time of an active lease: its sandbox sleeps, or was there and was found dead."""
+    is_lost = why is Why.LOST and lease.node_id is not None
+    what = _because(Cause.SANDBOX_LOST if is_lost else Cause.SLEPT, lease, why)
+    if is_lost:
+        what = replace(what, sandbox_id=lease.sandbox_id, node_id=lease.node_id)
+    at = happen(store, lease, what, now_ms=now_ms)
     usage.end(store, lease.id, at=at)
     store.run("UPDATE leases SET status = ? WHERE id = ?", LeaseStatus.SLEEPING, lease.id)
 

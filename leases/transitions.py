@@ -1,6 +1,6 @@
 """The life of a lease: which cause leads from which status to which. Pure; a missing row is refused.
 
-(none) ──ACQUIRED──► active ◄──SLEPT/WOKEN──► sleeping
+(none) ──ACQUIRED──► active ◄──SLEPT/WOKEN──► sleeping     (SANDBOX_LOST leads to sleeping, too)
                        │ any ending              │
                        └────────► expired ◄──────┘
                                      │ TIER_EMPTY (or NEVER_PLACED)
@@ -18,6 +18,7 @@ class Cause(StrEnum):
 
     ACQUIRED = "acquired"
     SLEPT = "slept"
+    SANDBOX_LOST = "sandbox_lost"  # its sandbox was found dead; the lease lives on, and sleeps
     WOKEN = "woken"
     PLACED = "placed"  # intent: a sandbox will be created there
     SANDBOX = "sandbox"  # its host reported a new state of the sandbox
@@ -64,6 +65,7 @@ TRANSITIONS: Final[dict[tuple[LeaseStatus | None, Cause], LeaseStatus]] = {
     (None, Cause.ACQUIRED): LeaseStatus.ACTIVE,
     (LeaseStatus.DESTROYED, Cause.ACQUIRED): LeaseStatus.ACTIVE,
     (LeaseStatus.ACTIVE, Cause.SLEPT): LeaseStatus.SLEEPING,
+    (LeaseStatus.ACTIVE, Cause.SANDBOX_LOST): LeaseStatus.SLEEPING,
     (LeaseStatus.SLEEPING, Cause.WOKEN): LeaseStatus.ACTIVE,
     (LeaseStatus.ACTIVE, Cause.PLACED): LeaseStatus.ACTIVE,
     (LeaseStatus.SLEEPING, Cause.PLACED): LeaseStatus.SLEEPING,

@@ -71,7 +71,7 @@ def show(
     befores: list[LeaseEvent | None] = [None, *history]
     events = [_event(event, before) for event, before in zip(history, befores, strict=False)]
     lines = [f"{key:18} {'-' if value is None else value}" for key, value in row.items()]
-    lines += ["", *(f"{event['at']}  {event['cause']:11} {event['told']}" for event in events)]
+    lines += ["", *(f"{event['at']}  {event['cause']:12} {event['told']}" for event in events)]
     answer.object({**row, "history": events}, "\n".join(lines))
 
 
@@ -180,6 +180,8 @@ def _told(event: LeaseEvent, before: LeaseEvent | None) -> list[str | None]:
             return [detail.get("why"), (slept is not None and f"after {span(slept)} asleep") or None]
         case Cause.SLEPT:
             return [detail.get("why")]
+        case Cause.SANDBOX_LOST:
+            return ["found dead", where]
         case Cause.WARNED:
             hours = detail["used_ms"] / MS_PER_HOUR
             return [f"{hours:.4g} of {detail['budget_hours']:.4g} awake hours used"]

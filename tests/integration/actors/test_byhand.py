@@ -1,6 +1,8 @@
 """What is done by hand goes the way that it goes by itself; the whole line in one process, without Ray."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -8,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from actors.cli.leases import _event
 from actors.errors import NotThere, Refused
 from actors.faces import LeaseRequest, Placement
 from leases import Cause, LeaseStatus, LedgerReader, SandboxState
-from sandboxes import SandboxBusy, SandboxNotFound, UnknownImage, connect_sandbox
+from sandboxes import SandboxBusy, SandboxNotFound, UnknownImage, connect_sandbox, open_tier
 from sandboxes import SandboxState as Pooled
 from sandboxes.errors import DataInUse
 
@@ -117,6 +120,34 @@ async def test_a_fork_has_the_files_and_a_lease_of_its_own(running_line: Running
         await line.supervisor.end(carols["lease"])
         await line.until_ended(carols["lease"])
         await line.until_ended(f"{ALICE}::catan-2")
+
+
+async def test_a_sandbox_that_is_killed_is_an_event_of_its_lease(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
+    async with running_line(tmp_path) as line:
+        alice = await leased(line)
+        name = name_of(alice)
+        async with connect_sandbox(alice.directory, epoch=1) as sandbox:
+            await sandbox.write_file("memo", b"kept")
+        await line.supervisor.put_to_sleep(name)
+        await line.supervisor.wake(name)
+        (info,) = await open_tier("process", tmp_path / "sandboxes").list({})
+        assert info.pid is not None
+        os.kill(info.pid, signal.SIGKILL)  # from outside
+        async with asyncio.timeout(20):
+            while (await line.host.find(name)).alive:
+                await asyncio.sleep(0.01)
+        placement = await line.supervisor.recover(alice.lease_id, 1)  # before any repair
+        async with connect_sandbox(placement.directory, epoch=1) as sandbox:
+            assert await sandbox.read_file("memo") == b"kept"
+        causes = [cause for cause, why in history(tmp_path, alice.lease_id) if why]
+        assert causes == [Cause.SLEPT, Cause.WOKEN, Cause.SANDBOX_LOST, Cause.WOKEN]
+        with LedgerReader(tmp_path / "ledger.db") as ledger:
+            events = ledger.history(alice.lease_id)
+        lost = next(event for event in events if event.cause is Cause.SANDBOX_LOST)
+        assert (lost.sandbox_id, lost.node_id) == (name, "here")
+        assert "found dead on here" in _event(lost, None)["told"]
 
 
 async def test_what_nobody_knows(running_line: RunningLine, tmp_path: Path) -> None:

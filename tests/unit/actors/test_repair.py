@@ -165,7 +165,9 @@ async def test_what_died_after_its_last_snapshot_costs_until_that_is_noticed(wor
     world.now += 7_000
     assert await world.round() == ["box-alice: put to sleep"]
     assert world.ledger.awake_ms(ALICE) == 7_000
-    assert world.told(lease)[-2:] == [(Cause.SLEPT, "lost"), (Cause.REPAIRED, None)]
+    assert world.told(lease)[-2:] == [(Cause.SANDBOX_LOST, "lost"), (Cause.REPAIRED, None)]
+    lost = world.ledger.history(lease.id)[-2]
+    assert (lost.node_id, lost.sandbox_id, lost.to_status) == ("one", "box-alice", LeaseStatus.SLEEPING)
 
 
 async def test_what_is_awake_by_itself_is_adopted_and_costs_since_it_was_made(world: World) -> None:

@@ -12,6 +12,7 @@ NOT_ENDINGS: dict[tuple[LeaseStatus | None, Cause], LeaseStatus] = {
     (None, Cause.ACQUIRED): A,
     (D, Cause.ACQUIRED): A,
     (A, Cause.SLEPT): S,
+    (A, Cause.SANDBOX_LOST): S,
     (S, Cause.WOKEN): A,
     (A, Cause.PLACED): A,
     (S, Cause.PLACED): S,
