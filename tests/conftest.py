@@ -1,4 +1,6 @@
-"""What every test shares: a skip says why, and is a failure where SKYLEASE_NO_SKIPS is set (in CI)."""
+"""What every test shares: a skip says why, and is a failure where SKYLEASE_NO_SKIPS is set (in CI); who runs
+together and who first.
+"""
 
 import os
 from collections.abc import Generator
@@ -13,6 +15,59 @@ settings.register_profile(
     "thorough", max_examples=3000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+# Begun first, so that no worker is left with one of them when the others have nothing to do.
+LONG = (
+    "test_kills",
+    "test_campaigns",
+    "test_cluster",
+    "test_simulate",
+    "test_interrupts",
+    "test_pool_killed",
+    "test_life",
+    "test_hosts",
+    "test_abuse",
+    "test_intrusion",
+    "test_ledger_killed",
+    "test_sleep_killed",
+    "test_traces",
+    "test_slots",
+    "test_sharing",
+    "test_furnishing",
+    "test_exec",
+    "test_sandboxes",
+    "test_snapshots",
+    "test_sharing_killed",
+    "test_durable",
+    "test_sleep",
+    "test_docker",
+    "test_docker_engine",
+    "test_tap_killed",
+    "test_parking",
+    "test_repair",
+    "test_campaign",
+    "test_packages",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long ones first; what shares a fixture of its module goes to one worker (--dist loadgroup)."""
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
+    for item in items:
+        shared = _shared_fixtures(item)
+        if shared:
+            callspec = getattr(item, "callspec", None)
+            params = callspec.params if callspec is not None else {}
+            which = [item.path.stem, *(str(params[name]) for name in sorted(shared & params.keys()))]
+            item.add_marker(pytest.mark.xdist_group("-".join(which)))
+
+
+def _shared_fixtures(item: pytest.Item) -> set[str]:
+    """Return the fixtures of this project that a test has in common with others of its module."""
+    found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return {name for name, made in found.items() if made[-1].scope == "module" and made[-1].baseid}
 
 
 @pytest.hookimpl(wrapper=True)
