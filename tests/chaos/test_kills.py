@@ -60,7 +60,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def system(tmp_path_factory: pytest.TempPathFactory, images: Path) -> AsyncIterator[System]:
     """Network, tap, supervisor and host on a Ray of this process."""
     root = tmp_path_factory.mktemp("chaos") / "data"
-    settings = load_settings(flags={"data_dir": str(root), "game.catan_turn_cap": TURNS})
+    flags = {"data_dir": str(root), "game.catan_turn_cap": TURNS, "ray.start_timeout_s": 200}
+    settings = load_settings(flags=flags)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("actors.system.shipped", lambda name: images if name == "images" else shipped(name))
         async with running_system(settings, actors=4) as running:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 COMMAND = [str(Path(sys.executable).with_name("skylease"))]
+STARTS_RAY = ("simulate", "up")
 
 
 @dataclass
@@ -33,12 +34,13 @@ class Skylease:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.env = {**os.environ, "SKYLEASE_DATA_DIR": str(root)}
+        self.ray = {"SKYLEASE_RAY__START_TIMEOUT_S": "200"}  # where Ray is started, on a busy machine
         self._running: list[subprocess.Popen[str]] = []
 
-    def run(self, *words: str, timeout: float = 120.0, **env: str) -> Ran:
+    def run(self, *words: str, timeout: float = 280.0, **env: str) -> Ran:
         done = subprocess.run(
             [*COMMAND, *words],
-            env=self.env | env,
+            env=self.env | (self.ray if words[0] in STARTS_RAY else {}) | env,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -50,7 +52,7 @@ class Skylease:
     def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
         started = subprocess.Popen(
             [*COMMAND, *words],
-            env=self.env | env,
+            env=self.env | (self.ray if words[0] in STARTS_RAY else {}) | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -82,8 +84,7 @@ def skylease_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skylease]:
     command = Skylease(tmp_path_factory.mktemp("up") / "data")
     started = command.run(
         *("up", "--json"),
-        timeout=240,
-        SKYLEASE_RAY__START_TIMEOUT_S="200",  # a busy machine
+        timeout=280,
         SKYLEASE_SANDBOX__WARM_SLOTS="1",
     )
     try:

@@ -96,7 +96,7 @@ def container_of(tier: DockerTier, engine: Engine) -> Container:
 
 
 async def until_dead(tier: DockerTier) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await tier.inspect(NAME)).state is not SandboxState.FAILED:
             await asyncio.sleep(0.01)
 
@@ -201,8 +201,9 @@ async def test_a_container_killed_behind_our_back_is_dead_at_once_and_comes_back
 ) -> None:
     await held.write_file("kept", b"1")
     await held.write_file("/tmp/lost", b"1")
-    running = asyncio.ensure_future(held.exec("sleep 60"))
-    await asyncio.sleep(0.1)
+    running = asyncio.ensure_future(held.exec("touch begun; sleep 600", timeout=600))
+    while not await held.exists("begun"):
+        await asyncio.sleep(0.01)
     engine.kill(container_of(tier, engine).id)
     with pytest.raises(SandboxGone):
         await running
@@ -220,8 +221,8 @@ async def test_a_container_stopped_or_restarted_by_hand_comes_back(
 ) -> None:
     container = container_of(tier, engine)
     begun = time.monotonic()
-    await asyncio.to_thread(subprocess.run, ["docker", "restart", container.id], check=True, timeout=30)
-    assert time.monotonic() - begun < 8  # not the ten seconds of a process 1 that ignores TERM
+    await asyncio.to_thread(subprocess.run, ["docker", "restart", container.id], check=True, timeout=120)
+    assert time.monotonic() - begun < 9.5  # not the ten seconds of a process 1 that ignores TERM
     await until_dead(tier)  # its new runner was told nothing, and ends
     assert (await (await tier.connect(NAME)).exec("echo back")).text == "back\n"
 
@@ -316,7 +317,7 @@ async def test_destroy_never_waits_for_a_process(held: Sandbox, tier: DockerTier
     await held.start_process("trap '' TERM INT HUP; while :; do sleep 1; done")
     begun = time.monotonic()
     await tier.destroy(NAME)
-    assert time.monotonic() - begun < 5  # 0.1 s alone; Docker's own stop would take ten
+    assert time.monotonic() - begun < 9  # 0.1 s alone; Docker's own stop would take ten
 
 
 BRIDGED = [Reach.FILES, Reach.NOTHING]
@@ -338,12 +339,12 @@ def bridged(
         input=f"FROM {REFERENCE}\nCOPY take_turn.py /image/take_turn.py\n",
         text=True,
         check=True,
-        timeout=60,
+        timeout=250,
         capture_output=True,
         env={**os.environ, "DOCKER_BUILDKIT": "0"},
     )
     yield other, replace(image, reference=tag, bind_root=False)
-    subprocess.run(["docker", "rmi", "-f", tag], check=True, timeout=60, capture_output=True)
+    subprocess.run(["docker", "rmi", "-f", tag], check=True, timeout=250, capture_output=True)
 
 
 async def test_a_bridged_sandbox_is_like_any_other(bridged: tuple[DockerTier, ImageSpec]) -> None:
@@ -358,8 +359,9 @@ async def test_a_bridged_sandbox_is_like_any_other(bridged: tuple[DockerTier, Im
         assert [result.text for result in results] == [f"{n}\n" for n in range(8)]
         other = connect_sandbox(sandbox.directory, epoch=2)
         assert (await other.exec("echo second connection")).text == "second connection\n"
-        command = asyncio.ensure_future(other.exec("sleep 60"))
-        await asyncio.sleep(0.1)
+        command = asyncio.ensure_future(other.exec("touch begun; sleep 60"))
+        while not await other.exists("begun"):
+            await asyncio.sleep(0.01)
         await other.close()
         await asyncio.gather(command, return_exceptions=True)
         again = await tier.connect(NAME, epoch=2)
@@ -437,7 +439,7 @@ def test_a_member_of_the_group_docker_needs_no_root(engine: Engine) -> None:
             extra_groups=[Path(socket).stat().st_gid],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
             check=False,
         )
     finally:

@@ -151,7 +151,7 @@ async def test_an_engine_that_dies_and_comes_back(own: OwnEngine, image: ImageSp
     assert [info.name for info in await tier.list()] == ["gone", "kept"]
     assert await tier.sweep() == ()
     await asyncio.to_thread(own.start)  # and by that ends what its predecessor had started
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await tier.inspect("kept")).state is not SandboxState.FAILED:
             await asyncio.sleep(0.05)
     again = await tier.connect("kept")

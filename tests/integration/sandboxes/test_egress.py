@@ -200,7 +200,7 @@ async def test_a_forwarder_that_was_killed_inside_comes_back(
     world: Any, gateway: Gateway, sandbox: Sandbox
 ) -> None:
     await sandbox.exec("kill -9 -1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await fetch(sandbox, f"http://api.example.com:{world.upstream.port}/")).strip() != "{}":
             await asyncio.sleep(0.02)
 

@@ -146,7 +146,7 @@ async def test_an_orphan_dies_with_its_own_command_and_not_with_another(living: 
         await asyncio.sleep(0.02)
     assert (await living.exec("echo other")).text == "other\n"  # its end is when strays are hunted
     await living.exec("echo go > orphan")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await living.exists("proof"):
             await asyncio.sleep(0.02)
     running.cancel()
@@ -187,7 +187,7 @@ async def test_a_sandbox_is_saved_with_its_processes(
         await again.exec("cat /tmp/kept deep/file; echo $NAME", session=session)
     ).text == "kept\nx\nvalue\n"
     counted = await again.read_file("count")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await again.read_file("count") == counted:  # its process goes on
             await asyncio.sleep(0.02)
     assert (await Process(again._ask, process.id).logs()).stderr == b""
@@ -201,10 +201,13 @@ async def test_a_sandbox_is_saved_with_its_processes(
 
 async def test_a_sandbox_in_use_is_not_saved(tier: GvisorTier, name: str, spec: Spec, tmp_path: Path) -> None:
     sandbox = await tier.create(spec(name))
-    running = asyncio.ensure_future(sandbox.exec("sleep 0.7; echo done"))
-    await asyncio.sleep(0.3)
+    line = "touch begun; until [ -e go ]; do sleep 0.02; done; echo done"
+    running = asyncio.ensure_future(sandbox.exec(line))
+    while not await sandbox.exists("begun"):
+        await asyncio.sleep(0.01)
     with pytest.raises(SandboxBusy):
         await tier.checkpoint(name, tmp_path / "saved")
+    await sandbox.write_file("go", b"")
     assert (await running).text == "done\n"
     for directory in (tier._records.root / "saved-here", tmp_path):
         with pytest.raises(InvalidSpec):
@@ -215,7 +218,7 @@ async def test_a_sandbox_in_use_is_not_saved(tier: GvisorTier, name: str, spec: 
     assert not (tmp_path / "saved").exists()
     listener = "import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind('here')\ns.listen()\ninput()"
     process = await sandbox.start_process(["python3", "-c", listener])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await sandbox.exists("here"):
             await asyncio.sleep(0.02)
     await sandbox.close()
