@@ -147,6 +147,8 @@ class DurableData:
         newest = head.manifests[0]
         if not (self._data / folder).is_dir():
             return False
+        if head.epoch == held.counter:  # nobody was since us: whatever is newest is of this directory
+            return True
         return held.base == newest or load_index(self._index(folder), newest) is not None
 
     def _replace(self, folder: str, owner: str) -> None:
@@ -192,7 +194,8 @@ class DurableData:
         if self._snapshots.store.keeps and directory.is_dir() and not self._is_clean(folder):
             try:
                 head = self._snapshots.store.head(owner)
-                if head is not None and head.manifests[0] != held.base:
+                # One with our counter is ours, taken by a process that was killed before it noted that.
+                if head is not None and held.counter != head.epoch and head.manifests[0] != held.base:
                     raise SnapshotStale(owner, held.counter, head.epoch)
                 taken = self._snapshots.take(owner, directory, epoch=held.counter, index=self._index(folder))
                 held = replace(held, base=taken.manifest.digest)

@@ -76,6 +76,7 @@ def test_a_kill_at_any_step_loses_nothing(tmp_path: Path) -> None:
         was_written = folder.is_dir() and (folder / "character.json").read_text() == "new"
         assert lease(node(root, "here", 3), None) == ("new" if was_written else "old")
         assert lease(node(root, "there", 4), None) == ("new" if was_written else "old")
+        assert list(root.glob("*/data-held/*.superseded")) == []  # nobody was taken for another
         step += 2
         assert step < 100
     assert len(codes) > 5
