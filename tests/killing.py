@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -108,10 +109,19 @@ def killed_before(
 
 
 def some_of(found: Sequence[Place], count: int) -> list[Place]:
-    """Return so many of some places, evenly spread."""
+    """Return so many of some places, evenly spread over the stages of the work.
+
+    A stage is what one file of ours does at a time; its last place is taken, which mostly is what makes all
+    before it count: a rename, a commit, a start.
+    """
+    found = [list(stage)[-1] for _, stage in groupby(found, key=_stage)]
     if len(found) <= count:
-        return list(found)
+        return found
     return [found[(2 * number + 1) * len(found) // (2 * count)] for number in range(count)]
+
+
+def _stage(place: Place) -> str:
+    return place[1].rpartition(":")[0] if len(place) > 1 else place[0]
 
 
 def code_of(pid: int) -> int:
