@@ -302,12 +302,12 @@ async def test_a_dead_slot_is_gone_and_swept(bench: Any, warm: Warm, name: str) 
 
 
 async def test_deadlines_begin_with_the_claim(bench: Any, warm: Warm, name: str) -> None:
-    limits = Limits(idle_deadline_s=0.4)
+    limits = Limits(idle_deadline_s=1.5)
     slot = await warm(limits)
-    await asyncio.sleep(1.0)  # more than the deadline
+    await asyncio.sleep(2.0)  # more than the deadline
     made = await bench.tier.claim(slot, bench.spec(name, limits=limits))
-    assert (await made.stats())["uptime_s"] < 0.4
-    async with asyncio.timeout(10):
+    assert (await made.stats())["uptime_s"] < 1.5
+    async with asyncio.timeout(30):
         while (await bench.tier.inspect(name)).state is SandboxState.WARM:
             await asyncio.sleep(0.02)
     assert await bench.tier.sweep() == (name,)

@@ -56,7 +56,7 @@ async def a_directory() -> AsyncIterator[tuple[Directory, DidDirectory, Clock]]:
     server = await asyncio.start_server(served.handle, "127.0.0.1", 0)
     served.port = server.sockets[0].getsockname()[1]
     try:
-        async with DidDirectory(f"http://127.0.0.1:{served.port}", clock=clock, timeout_s=2) as directory:
+        async with DidDirectory(f"http://127.0.0.1:{served.port}", clock=clock, timeout_s=30) as directory:
             yield served, directory, clock
     finally:
         server.close()

@@ -119,20 +119,21 @@ async def test_a_request_continues_what_was_stopped_and_nobody_else(tmp_path: Pa
             assert found is not None
             note_frost(tmp_path, Frost(tier="process", stopped=((process.pid, found[2] + 1),)))
             await thaw(tmp_path, "x")  # the pid is another process's by now
-            assert _state(process.pid) == "T"
+            assert _comes_to(process.pid, is_stopped=True)
             note_frost(tmp_path, Frost(tier="process", stopped=((process.pid, found[2]),)))
             await thaw(tmp_path, "x")
-            assert _state(process.pid) != "T"
+            assert _comes_to(process.pid, is_stopped=False)
         finally:
             process.kill()
 
 
-def _state(pid: int) -> str:
-    deadline = time.monotonic() + 0.2  # a signal takes a moment
-    while (found := read_stat(pid)) and found[1] != "T" and time.monotonic() < deadline:
+def _comes_to(pid: int, *, is_stopped: bool) -> bool:
+    """Whether a process is stopped, or is not, as soon as its signals have arrived."""
+    deadline = time.monotonic() + 20
+    while (found := read_stat(pid)) and (found[1] == "T") != is_stopped and time.monotonic() < deadline:
         time.sleep(0.01)
     assert found is not None
-    return found[1]
+    return (found[1] == "T") == is_stopped
 
 
 async def test_what_cannot_be_thawed_is_said(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from sandboxes.sharing import (
 )
 from sandboxes.sharing.redis_states import RedisLatch, RedisStates
 
-TTL_S = 0.3
+TTL_S = 1.0
 
 
 def test_tokens_grow_with_every_holder(make_latch: Callable[[], Latch]) -> None:
@@ -57,7 +57,7 @@ async def test_a_holder_whose_time_is_over_cannot_come_back(make_latch: Callable
 async def test_it_is_renewed_while_it_is_held(make_latch: Callable[[], Latch]) -> None:
     async with Guard(make_latch(), ttl_s=TTL_S) as guard, Guard(make_latch(), ttl_s=TTL_S) as other:
         async with guard.hold("k") as held:
-            with pytest.raises(GuardBusy, match=r"waited 0.6 s"):
+            with pytest.raises(GuardBusy, match=r"waited 2 s"):
                 await other.enter("k", wait_s=2 * TTL_S)
             held.check()
         async with other.hold("k", wait_s=0) as next_one:
@@ -198,7 +198,7 @@ async def test_redis_that_forgot_everything_gives_no_token_twice(own_redis: Any,
 
 
 async def test_redis_that_hangs_is_said_in_time_and_what_is_held_is_lost_in_time(own_redis: Any) -> None:
-    async with Guard(RedisLatch(own_redis.url, timeout_s=0.1), ttl_s=TTL_S) as guard:
+    async with Guard(RedisLatch(own_redis.url, timeout_s=0.5), ttl_s=TTL_S) as guard:
         held = await guard.enter("k")
         own_redis.hang()
         with pytest.raises(GuardUnavailable, match=r"[Tt]imeout"):
