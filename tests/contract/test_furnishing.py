@@ -250,11 +250,12 @@ async def test_a_renewal_waits_for_the_turn_and_the_next_turn_for_it(
     await renewal
     assert (await furnished.exec("cat AGENTS.md")).stdout == b"new"
     monkeypatch.setattr("sandboxes.furnishing.furnish.TURN_WAIT_S", 0.05)
-    turn = asyncio.ensure_future(furnished.exec("sleep 0.5"))
+    turn = asyncio.ensure_future(furnished.exec("until [ -e go ]; do sleep 0.02; done; rm go"))
     while not (await furnished.stats())["running"]:
         await asyncio.sleep(0.01)
     with pytest.raises(SandboxBusy):
         await node.renew(furnished, table)
+    await furnished.write_file("go", b"")
     await turn
 
 

@@ -52,12 +52,14 @@ async def test_nothing_is_lost_in_sleep_and_nothing_left(bench: Any, snapshots: 
 
 async def test_a_running_turn_is_never_put_to_sleep(bench: Any, snapshots: Snapshots) -> None:
     sandbox = await bench.tier.create(bench.spec("busy"))
-    running = asyncio.ensure_future(sandbox.exec("echo started > mark; sleep 1; echo done"))
+    line = "echo started > mark; until [ -e go ]; do sleep 0.02; done; echo done"
+    running = asyncio.ensure_future(sandbox.exec(line))
     while not await sandbox.exists("mark"):
         await asyncio.sleep(0.01)
     with pytest.raises(SandboxBusy):
         await suspend(bench.tier, "busy", snapshots)
     assert not snapshots.has("busy")
+    await sandbox.write_file("go", b"")
     assert (await running).stdout == b"done\n"
     await bench.tier.destroy("busy")
     with pytest.raises(SandboxNotFound):
