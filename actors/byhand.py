@@ -1,4 +1,4 @@
-"""What a person does with sandboxes by hand: naps, sleep, waking, warm slots, forks.
+"""What a person does with sandboxes by hand: naps, sleep, waking, warm slots, forks, guests.
 
 Everything goes the way that it goes by itself: under the lease's lock, done by the node's host, and written
 into the ledger, so that what was put to sleep by hand is not billed, and wakes for its next turn.
@@ -10,7 +10,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Final
 
 from actors.errors import NotThere, Refused
-from actors.faces import HandledHost, Report, SandboxOrder
+from actors.faces import HandledHost, LeaseRequest, Report, SandboxOrder
 from actors.noticing import note_rest
 from actors.placing import LeaseTerms, Placing
 from leases import Cause, Lease, LeaseStatus, Ledger, SandboxState, Why
@@ -120,6 +120,38 @@ class ByHand:
                 await self._make_fork(source, lease)
             return {**_told(self._ledger.get(lease.id), SandboxState.RUNNING), "forked_from": name}
 
+    async def share(self, name: str, agent_did: str, environment_id: str | None) -> Report:
+        """A lease for an agent in a sandbox that is another's, as a sub-agent has it in its parent's.
+
+        It has an end of its own; the sandbox is billed once, and goes with the last lease on it.
+
+        Args:
+            name: of the sandbox; it is woken if it sleeps.
+            agent_did: whose the lease is.
+            environment_id: which environment it is for; None: the other's.
+
+        Raises:
+            NotThere: no lease has a sandbox of this name.
+            Refused: the agent has a lease in that environment.
+            BudgetExceeded: one of the two agents has used up the month.
+            SandboxError: it sleeps, and cannot be woken.
+        """
+        host = self._owner(name)
+        environment_id = environment_id or host.environment_id
+        if any(held.environment_id == environment_id for held in self._ledger.held_by(agent_did)):
+            raise _holds(agent_did, environment_id)
+        request = LeaseRequest(
+            agent_did=agent_did,
+            environment_id=environment_id,
+            environment_type=host.environment_type,
+            authority_did=host.authority_did,
+            node_id=_node(host),
+            share_with=(host.id, host.epoch),
+        )
+        placed = await self._placing.acquire(request)
+        told = _told(self._ledger.get(placed.lease_id), SandboxState.RUNNING)
+        return {**told, "node": placed.node_id, "shared_with": host.id}
+
     def _new_lease(self, source: Lease, agent_did: str, environment_id: str) -> Lease:
         acquired = self._ledger.acquire(
             agent_did,
@@ -134,10 +166,7 @@ class ByHand:
             image=source.image,
         )
         if not acquired.is_new:
-            raise Refused(
-                f"{agent_did} has a lease in {environment_id}: "
-                "name another --environment, or end that with `skylease leases end`"
-            )
+            raise _holds(agent_did, environment_id)
         return acquired.lease
 
     async def _make_fork(self, source: Lease, lease: Lease) -> None:
@@ -169,6 +198,11 @@ class ByHand:
         if not lease.is_live:
             raise NotThere(f"the lease of {name} is over ({lease.status} by {lease.ended_by})")
         return lease
+
+
+def _holds(agent_did: str, environment_id: str) -> Refused:
+    remedy = "name another --environment, or end that with `skylease leases end`"
+    return Refused(f"{agent_did} has a lease in {environment_id}: {remedy}")
 
 
 def _node(lease: Lease) -> str:

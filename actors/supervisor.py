@@ -184,6 +184,11 @@ class Supervisor:
         self._refuse_when_draining()
         return await self._by_hand.fork(name, agent_did, environment_id)
 
+    async def share(self, name: str, agent_did: str, environment_id: str | None = None) -> Report:
+        """A new lease in the sandbox of another."""
+        self._refuse_when_draining()
+        return await self._by_hand.share(name, agent_did, environment_id)
+
     async def status(self) -> Report:
         """Leases by status, refusals and failing steps; JSON-ready."""
         live = [*self._ledger.list("active", limit=SHOWN), *self._ledger.list("sleeping", limit=SHOWN)]

@@ -1,4 +1,4 @@
-"""`skylease sandboxes prewarm`, `pause`, `sleep`, `wake` and `fork`: by hand, on a running system.
+"""`skylease sandboxes prewarm`, `pause`, `sleep`, `wake`, `fork` and `share`: by hand, on a running system.
 
 They ask the supervisor, so that the ledger knows what was done.
 """
@@ -15,6 +15,10 @@ READY: Final = {"node": "NODE", "type": "TYPE", "ready": "READY", "wanted": "WAN
 MARGIN_S: Final = 60.0  # beyond what the supervisor gives its host: it may wait for the lease's lock
 
 Name = Annotated[str, typer.Argument(help="The sandbox, as `sandboxes list` has it.")]
+Agent = Annotated[str, typer.Argument(help="DID or handle of the agent whose lease it will be.")]
+Environment = Annotated[
+    str | None, typer.Option(help="Id of the environment it is for; default: the other's.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
 
 
@@ -25,6 +29,7 @@ def add_to(app: typer.Typer) -> None:
     app.command("sleep")(sleep)
     app.command("wake")(wake)
     app.command("fork")(fork)
+    app.command("share")(share)
 
 
 def prewarm(
@@ -60,10 +65,8 @@ def wake(name: Name, as_json: Json = False) -> None:
 
 def fork(
     name: Name,
-    agent: Annotated[str, typer.Argument(help="DID or handle of whose the new one is.")],
-    environment: Annotated[
-        str | None, typer.Option(help="Id of the environment it is for; default: the other's.")
-    ] = None,
+    agent: Agent,
+    environment: Environment = None,
     as_json: Json = False,
 ) -> None:
     """Give an agent a lease whose sandbox begins with the files that another has now.
@@ -71,6 +74,14 @@ def fork(
     It goes its own way, with its agent's /data, and ends with its environment or by `leases end`.
     """
     _do(as_json, "fork", name, did_of(agent), environment)
+
+
+def share(name: Name, agent: Agent, environment: Environment = None, as_json: Json = False) -> None:
+    """Give an agent a lease in a sandbox that is another's, as sub-agents have it in their parent's.
+
+    The lease has an end of its own; the sandbox is billed once, and goes with the last lease on it.
+    """
+    _do(as_json, "share", name, did_of(agent), environment)
 
 
 def _do(as_json: bool, method: str, *arguments: object) -> None:

@@ -122,6 +122,25 @@ async def test_a_fork_has_the_files_and_a_lease_of_its_own(running_line: Running
         await line.until_ended(f"{ALICE}::catan-2")
 
 
+async def test_a_guest_has_a_lease_of_its_own_in_the_same_sandbox(
+    running_line: RunningLine, tmp_path: Path
+) -> None:
+    async with running_line(tmp_path) as line:
+        alice = await leased(line)
+        told = await line.supervisor.share(name_of(alice), BOB, None)
+        assert (told["lease"], told["sandbox"]) == (f"{BOB}::catan-1", name_of(alice))
+        assert (told["shared_with"], told["status"]) == (alice.lease_id, LeaseStatus.ACTIVE)
+        with pytest.raises(Refused, match="has a lease in catan-1"):
+            await line.supervisor.share(name_of(alice), BOB, None)
+        assert len(await line.host.list()) == 1
+        await line.supervisor.end(alice.lease_id)
+        with LedgerReader(tmp_path / "ledger.db") as ledger:
+            assert ledger.get(told["lease"]).tier == "process"  # it pays from now on
+        await line.supervisor.end(told["lease"])
+        await line.until_ended(told["lease"])
+        await line.until_ended(alice.lease_id)
+
+
 async def test_a_sandbox_that_is_killed_is_an_event_of_its_lease(
     running_line: RunningLine, tmp_path: Path
 ) -> None:
