@@ -164,12 +164,16 @@ class Host:
 
         Raises:
             UnknownImage, ImageNotBuilt: as `image`.
-            TierUnavailable: this tier has no slots here.
+            Refused: this tier has no slots here.
             SandboxError: one cannot be made.
         """
         reaches_out = self._config.way_out.egress(environment_type) is not None
         image = await self._image(environment_type)
-        return await self._pool.have_slots(image, self._config.limits, reaches_out=reaches_out, count=count)
+        limits = self._config.limits
+        try:
+            return await self._pool.have_slots(image, limits, reaches_out=reaches_out, count=count)
+        except TierUnavailable as lack:
+            raise Refused(f"node {self._config.node_id[:12]}: no {lack.what}; {lack.remedy}") from None
 
     async def fork(self, source: str, order: SandboxOrder) -> Path:
         """A new sandbox with the files that another of this node has now; /data is the agent's own.

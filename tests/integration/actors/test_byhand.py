@@ -169,6 +169,20 @@ async def test_a_sandbox_that_is_killed_is_an_event_of_its_lease(
         assert "found dead on here" in _event(lost, None)["told"]
 
 
+async def test_a_tier_without_slots_says_so(
+    running_line: RunningLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def can_warm(tier: object) -> str:
+        return "its kernel mounts nothing"
+
+    monkeypatch.setattr("sandboxes.tiers.process.ProcessTier.can_warm", can_warm)
+    async with running_line(tmp_path) as line:
+        with pytest.raises(
+            Refused, match=r"node here: no warm slots: its kernel mounts nothing; every sandbox"
+        ):
+            await line.supervisor.prewarm("catan", 1)
+
+
 async def test_what_nobody_knows(running_line: RunningLine, tmp_path: Path) -> None:
     async with running_line(tmp_path) as line:
         supervisor, bob = line.supervisor, await leased(line, BOB)
