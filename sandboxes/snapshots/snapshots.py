@@ -184,8 +184,7 @@ class Snapshots:
             SnapshotMissing: the owner has none.
             SnapshotCorrupt, SnapshotRefused: none is whole; the newest one's reason.
             SnapshotVersion: it is of another format version; it is whole, so none before it takes its place.
-            StoreUnavailable: the store cannot be read.
-            OSError: it cannot be written.
+            StoreUnavailable: the store cannot be read. OSError: it cannot be written.
         """
         if target.exists():
             raise FileExistsError(target)
