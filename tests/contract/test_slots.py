@@ -65,7 +65,7 @@ async def warm(bench: Any) -> AsyncIterator[Warm]:
         await bench.tier.destroy(info.name)
     for slot in made:
         await bench.check_gone(slot)
-    assert list((bench.root / ".handles").iterdir()) == []
+    assert list(bench.root.glob(".handles/*")) == []
     assert list((bench.root / ".slots").iterdir()) == []
 
 
@@ -190,6 +190,8 @@ async def test_the_first_turn_sees_what_it_would_in_a_new_sandbox(
         made: Sandbox = await (bench.tier.claim(await warm(), spec) if number else bench.tier.create(spec))
         turned = await made.turn({"code": LOOK}, turn=1)
         assert turned.action is not None, turned
+        if bench.lacks("isolation"):  # it sees the mounts of the machine, which come and go
+            del turned.action["mounts"]
         uid = str((await bench.tier.inspect(owner)).uid)
         text = json.dumps(turned.action, indent=1, sort_keys=True)
         text = re.sub(r"turn-\d+-[0-9a-f]+", "TURN", text).replace(str(tmp_path / str(number)), "DATA")
