@@ -49,15 +49,22 @@ LONG = (
     "test_packages",
 )
 
+# A Ray takes a core for itself while it starts: there are two at once at most. The rest is in the first row.
+RAY = dict.fromkeys(("test_campaigns", "test_simulate", "test_bad_input"), "ray-2")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long ones first; what shares a fixture of its module goes to one worker (--dist loadgroup)."""
+    """Put the long ones first and say who shares a worker (--dist loadgroup): those with Ray, in two rows,
+    and those that share a fixture of their module.
+    """
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
     for item in items:
         shared = _shared_fixtures(item)
-        if shared:
+        if item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.xdist_group(RAY.get(item.path.stem, "ray-1")))
+        elif shared:
             callspec = getattr(item, "callspec", None)
             params = callspec.params if callspec is not None else {}
             which = [item.path.stem, *(str(params[name]) for name in sorted(shared & params.keys()))]

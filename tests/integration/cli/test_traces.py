@@ -36,7 +36,7 @@ def test_a_trace_goes_around(skylease: Any, tmp_path: Path) -> None:
     assert recorded.code == 0, recorded.err
     assert recorded.objects[-1]["frames"] == 467
     process.send_signal(signal.SIGTERM)
-    process.wait(10)
+    process.wait(60)
     assert list(segments.glob("*.fht.zst"))
 
     process, told = served(skylease, segments)
@@ -44,7 +44,7 @@ def test_a_trace_goes_around(skylease: Any, tmp_path: Path) -> None:
     tailed = skylease.run("firehose", "tail", told["url"], "--cursor", "400", "--count", "60", "--json")
     assert [row["seq"] for row in tailed.objects] == list(range(401, 461))
     process.send_signal(signal.SIGTERM)
-    process.wait(10)
+    process.wait(60)
 
     plain = skylease.run("firehose", "verify", str(TRACE), "--json")
     now = ("--now", "2027-01-01T00:00:00Z")
