@@ -9,14 +9,16 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
-from actors.errors import NotThere, Refused
+from actors.errors import NotThere, Refused, SkyleaseError
 from actors.faces import HandledHost, LeaseRequest, Report, SandboxOrder
 from actors.noticing import note_rest
 from actors.placing import LeaseTerms, Placing
 from leases import Cause, Lease, LeaseStatus, Ledger, SandboxState, Why
+from sandboxes import SandboxError
 
 log = logging.getLogger(__name__)
 
+AT_ONCE: Final = 4  # sandboxes put to sleep: each packs files, and a node has few processors
 NAPS: Final = "waiting"  # the pool's word for a sandbox that is frozen
 
 
@@ -83,6 +85,25 @@ class ByHand:
                 note_rest(self._ledger, lease, await host.find(name), why=Why.OPERATOR)
                 log.info("asleep: somebody said so", extra={"lease": lease.id, "sandbox": name})
             return _told(self._ledger.get(lease.id), SandboxState.COLD)
+
+    async def put_all_to_sleep(self) -> list[Report]:
+        """Put every leased sandbox to sleep; each as `put_to_sleep` tells it, or with why it is awake."""
+        rooms = asyncio.Semaphore(AT_ONCE)
+        awake = [lease for lease in self._ledger.list(LeaseStatus.ACTIVE) if lease.node_id is not None]
+        async with asyncio.TaskGroup() as tasks:
+            tried = [
+                tasks.create_task(self._try_sleep(lease, rooms))
+                for lease in awake
+                if self._ledger.host_of(lease) is None  # a guest's sandbox is put to sleep by its own lease
+            ]
+        return [task.result() for task in tried]
+
+    async def _try_sleep(self, lease: Lease, rooms: asyncio.Semaphore) -> Report:
+        async with rooms:
+            try:
+                return await self.put_to_sleep(lease.sandbox_id)
+            except (SandboxError, SkyleaseError) as error:
+                return {**_told(lease, SandboxState.RUNNING), "why": str(error)}
 
     async def wake(self, name: str) -> Report:
         """Have a sandbox awake before its next turn asks for it; it costs again.

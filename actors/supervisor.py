@@ -175,6 +175,10 @@ class Supervisor:
         """Put a leased sandbox to sleep now."""
         return await self._by_hand.put_to_sleep(name)
 
+    async def put_all_to_sleep(self) -> list[Report]:
+        """Put every leased sandbox to sleep now."""
+        return await self._by_hand.put_all_to_sleep()
+
     async def wake(self, name: str) -> Report:
         """Have a leased sandbox awake before its next turn."""
         return await self._by_hand.wake(name)

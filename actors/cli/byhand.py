@@ -10,8 +10,10 @@ import typer
 from actors.cli import context
 from actors.cli.books import did_of
 from actors.cli.console import Answer, progress, run
+from actors.errors import Refused, WrongUse
 
 READY: Final = {"node": "NODE", "type": "TYPE", "ready": "READY", "wanted": "WANTED"}
+SLEEPING: Final = {"sandbox": "SANDBOX", "lease": "LEASE", "status": "STATUS", "why": "WHY NOT"}
 MARGIN_S: Final = 60.0  # beyond what the supervisor gives its host: it may wait for the lease's lock
 
 Name = Annotated[str, typer.Argument(help="The sandbox, as `sandboxes list` has it.")]
@@ -53,9 +55,21 @@ def pause(name: Name, as_json: Json = False) -> None:
     _do(as_json, "pause", name)
 
 
-def sleep(name: Name, as_json: Json = False) -> None:
+def sleep(
+    name: Annotated[str | None, typer.Argument(help="The sandbox, as `sandboxes list` has it.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every sandbox that has a lease.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
     """Put a sandbox to sleep now: its files are kept, it costs nothing, its next turn wakes it."""
-    _do(as_json, "put_to_sleep", name)
+    if everything == (name is not None):
+        raise WrongUse("name one sandbox, or say --all")
+    if name is not None:
+        _do(as_json, "put_to_sleep", name)
+        return
+    rows = cast(list[dict[str, Any]], _ask("put_all_to_sleep"))
+    Answer(as_json=as_json).rows(rows, SLEEPING, "nobody is awake")
+    if awake := sum("why" in row for row in rows):
+        raise Refused(f"{awake} of {len(rows)} sandboxes did not go to sleep: the rows say why")
 
 
 def wake(name: Name, as_json: Json = False) -> None:

@@ -92,6 +92,25 @@ async def test_who_runs_is_left_alone(running_line: RunningLine, tmp_path: Path)
         await line.until_ended(f"{BOB}::catan-1")  # the fork that failed left nothing
 
 
+async def test_all_are_put_to_sleep_but_who_runs(running_line: RunningLine, tmp_path: Path) -> None:
+    async with running_line(tmp_path) as line:
+        alice, bob = await leased(line), await leased(line, BOB)
+        async with connect_sandbox(alice.directory, epoch=1) as sandbox:
+            running = asyncio.create_task(sandbox.exec("touch begun; until [ -e end ]; do sleep 0.05; done"))
+            async with asyncio.timeout(30):
+                while (await sandbox.exec("test -e begun")).exit_code:
+                    await asyncio.sleep(0.01)
+            told = {row["lease"]: row for row in await line.supervisor.put_all_to_sleep()}
+            assert told[bob.lease_id]["status"] == LeaseStatus.SLEEPING
+            assert told[alice.lease_id]["status"] == LeaseStatus.ACTIVE
+            assert "a request is running" in told[alice.lease_id]["why"]
+            await sandbox.exec("touch end")
+            assert (await running).exit_code == 0
+        (told_now,) = await line.supervisor.put_all_to_sleep()
+        assert (told_now["lease"], told_now["status"]) == (alice.lease_id, LeaseStatus.SLEEPING)
+        assert (await line.host.list(), await line.supervisor.put_all_to_sleep()) == ([], [])
+
+
 async def test_a_fork_has_the_files_and_a_lease_of_its_own(running_line: RunningLine, tmp_path: Path) -> None:
     async with running_line(tmp_path) as line:
         alice = await leased(line)

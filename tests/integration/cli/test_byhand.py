@@ -98,6 +98,10 @@ async def test_the_verbs_on_a_running_system(skylease_up: Any) -> None:
     story = skylease_up.run("leases", "show", f"{ALICE}::catan-1", "--json").objects[0]["history"]
     whys = [(event["cause"], event["why"]) for event in story if event["why"]]
     assert whys == [(Cause.SLEPT, "operator"), (Cause.WOKEN, "operator")]
+    assert {row["status"] for row in skylease_up.run("sandboxes", "sleep", "--all", "--json").objects} == {
+        "sleeping"
+    }
+    refused(skylease_up.run("sandboxes", "sleep"), 2, "--all")
     refused(skylease_up.run("sandboxes", "wake", "no-such"), 3, "no-such", "sandboxes list")
     refused(skylease_up.run("sandboxes", "prewarm", "chess"), 3, "chess", "catan")
     ended = skylease_up.run("leases", "end", forked["lease"], "--json")
