@@ -81,7 +81,7 @@ def bench_firehose(n: int = ROUNDS, trace: Path | None = None) -> dict[str, Any]
         "compiled": compiled.fast is not None,
         "ours": ours,
         "peers": peers,
-        "absent": {} if sdk else {"atproto_sdk": "not installed (pip install atproto, beside skylease)"},
+        "absent": {} if sdk else {"atproto_sdk": "not installed (it comes with the extra dev)"},
         "ratios": {
             peer: {
                 case: round(cases["verify_warm"]["p50"] / ours[case]["p50"], 2)
