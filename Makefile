@@ -9,11 +9,13 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/skylease simulate catan --agents 4 --seed 7
 
-# The unit tests share nothing and run on every core. Those with machines of their own run four at once since they wait
-# for them, the longest first; who has to run with whom, and at most two Rays at once, is said in tests/conftest.py.
+# The unit tests share nothing and run on every core. Those with machines of their own run file by file, four at once
+# since they wait a lot; those that start Ray after them, two files at once. Who is first: tests/conftest.py.
+FILES := --dist loadfile --no-loadscope-reorder
 test: $(READY)
 	$(BIN)/pytest tests/unit -n logical $(PYTEST_FLAGS)
-	$(BIN)/pytest tests/contract tests/integration tests/chaos -n 4 --dist loadgroup --no-loadscope-reorder $(PYTEST_FLAGS)
+	$(BIN)/pytest tests/contract tests/integration tests/chaos -m "not ray" -n 4 $(FILES) $(PYTEST_FLAGS)
+	$(BIN)/pytest tests/integration tests/chaos -m ray -n 2 $(FILES) $(PYTEST_FLAGS)
 
 # Against a real @atproto/pds from npm, in .cache (250 MB; needs node, npm and a C++ compiler).
 PDS := .cache/pds

@@ -1,5 +1,5 @@
-"""What every test shares: a skip says why, and is a failure where SKYLEASE_NO_SKIPS is set (in CI); who runs
-together and who first.
+"""What every test shares: a skip says why, and is a failure where SKYLEASE_NO_SKIPS is set (in CI); and who
+runs first.
 """
 
 import os
@@ -49,32 +49,11 @@ LONG = (
     "test_packages",
 )
 
-# A Ray takes a core for itself while it starts: there are two at once at most. The rest is in the first row.
-RAY = dict.fromkeys(("test_campaigns", "test_simulate", "test_bad_input"), "ray-2")
 
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long ones first and say who shares a worker (--dist loadgroup): those with Ray, in two rows,
-    and those that share a fixture of their module.
-    """
+    """Put the long ones first (--dist loadfile --no-loadscope-reorder)."""
     places = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))
-    for item in items:
-        shared = _shared_fixtures(item)
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group(RAY.get(item.path.stem, "ray-1")))
-        elif shared:
-            callspec = getattr(item, "callspec", None)
-            params = callspec.params if callspec is not None else {}
-            which = [item.path.stem, *(str(params[name]) for name in sorted(shared & params.keys()))]
-            item.add_marker(pytest.mark.xdist_group("-".join(which)))
-
-
-def _shared_fixtures(item: pytest.Item) -> set[str]:
-    """Return the fixtures of this project that a test has in common with others of its module."""
-    found = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    return {name for name, made in found.items() if made[-1].scope == "module" and made[-1].baseid}
 
 
 @pytest.hookimpl(wrapper=True)
