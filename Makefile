@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Hundreds of processes of ours start in the tests: compiled once, and not by each of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-pds check images bench-peers lock format clean
 

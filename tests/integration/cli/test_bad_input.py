@@ -143,7 +143,7 @@ def test_a_relay_that_is_none_starts_no_game(skylease: Any) -> None:
         ran = skylease.run(
             *("simulate", "catan", "--json"),
             SKYLEASE_NETWORK__RELAY_URL=relay,
-            SKYLEASE_RAY__START_TIMEOUT_S="45",  # within which Ray itself has to start as well
+            SKYLEASE_RAY__START_TIMEOUT_S="30",  # within which Ray itself has to start as well
         )
         one_line(ran, 1, relay, "network.relay_url")
 
