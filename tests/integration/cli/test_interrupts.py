@@ -32,7 +32,7 @@ def test_an_interrupted_game_is_cleared_away_within_ten_seconds(skylease, sent) 
     running = skylease.start("simulate", "catan", "--agents", "3", "--seed", "7")
     assert running.stderr is not None
     seen = ""
-    while "decision" not in seen:
+    while "3 leases live" not in seen:
         line = running.stderr.readline()
         assert line, seen
         seen += line
