@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.places import DOCKER_IMAGE, Place, places, report
+from benchmarks.places import Place, docker_container, places, report
 from sandboxes import SandboxInfo
 from sandboxes.pool.book import Book
 from sandboxes.pool.ground import Ground
@@ -135,28 +135,12 @@ def _resident() -> float:
 
 def _docker() -> float | None:
     """Return the MiB of an idle container: its process and the engine's own beside it; None: no engine."""
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        client = docker.from_env(timeout=60)
-        client.images.get(DOCKER_IMAGE)
-    except DockerException:
-        return None
-    container = client.containers.run(
-        DOCKER_IMAGE,
-        ["sleep", "3600"],
-        detach=True,
-        network_mode="none",
-        labels={"skylease.bench": "peer"},
-    )
-    try:
-        pid = int(client.api.inspect_container(container.id)["State"]["Pid"])
+    with docker_container() as container:
+        if container is None:
+            return None
+        pid = int(container.client.api.inspect_container(container.id)["State"]["Pid"])
         shim = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         return round((_pss_of(pid) + _pss_of(shim)) / MIB, 2)
-    finally:
-        container.remove(force=True)
-        client.close()
 
 
 if __name__ == "__main__":

@@ -49,6 +49,33 @@ class Place:
 
 
 @contextmanager
+def docker_container(*, init: bool = False) -> Iterator[Any | None]:
+    """Give docker-py's idle container; None where no engine answers or the image is not there."""
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=60)
+        client.images.get(DOCKER_IMAGE)
+    except DockerException:
+        yield None
+        return
+    container = client.containers.run(
+        DOCKER_IMAGE,
+        ["sleep", "3600"],
+        detach=True,
+        network_mode="none",
+        init=init,
+        labels={"skylease.bench": "peer"},
+    )
+    try:
+        yield container
+    finally:
+        container.remove(force=True)
+        client.close()
+
+
+@contextmanager
 def places() -> Iterator[tuple[list[Place], dict[str, str]]]:
     """Give the tiers that work here, and why the others do not."""
     with tempfile.TemporaryDirectory(prefix="skylease-bench-") as directory:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.places import DOCKER_IMAGE, ENV, SCRIPT, STATE, Place, places, report, summary
+from benchmarks.places import ENV, SCRIPT, STATE, Place, docker_container, places, report, summary
 from sandboxes import Sandbox, SlotSpec
 from sandboxes.pool.pageout import page_out, why_no_doze
 from sandboxes.sleep import resume, suspend
@@ -153,26 +153,12 @@ def _note(times: Times, number: int, marks: list[float]) -> None:
 
 def _docker(n: int) -> Times | None:
     """docker-py's times; None where no daemon answers or the image is not there."""
-    import docker
-    from docker.errors import DockerException
-
     script = SCRIPT.replace("sys.stdin", "__import__('io').StringIO(sys.argv[1])")
     argv = ["python3", "-c", script, json.dumps(STATE)]
-    try:
-        client = docker.from_env(timeout=60)
-        client.images.get(DOCKER_IMAGE)
-    except DockerException:
-        return None
-    container = client.containers.run(
-        DOCKER_IMAGE,
-        ["sleep", "3600"],
-        detach=True,
-        network_mode="none",
-        init=True,
-        labels={"skylease.bench": "peer"},
-    )
-    times: Times = {case: [] for case in CASES}
-    try:
+    with docker_container(init=True) as container:
+        if container is None:
+            return None
+        times: Times = {case: [] for case in CASES}
         for number in range(-WARM_UP, n):
             marks = [time.perf_counter()]
             for rest, wake in ((container.pause, container.unpause), (_stop(container), container.start)):
@@ -183,10 +169,7 @@ def _docker(n: int) -> Times | None:
                     raise RuntimeError("docker-py's turn failed")
                 marks.append(time.perf_counter())
             _note(times, number, marks)
-    finally:
-        container.remove(force=True)
-        client.close()
-    return times
+        return times
 
 
 def _stop(container: Any) -> Any:
