@@ -19,7 +19,7 @@ class Entry:
     used_ms: int  # when it was last used, as far as the pool has seen
     directory: Path | None = None  # on this node, once it has been up
     is_local: bool = True  # cold: whether its files are on this node, not in the shared store alone
-    is_prewarmed: bool = False  # made before anybody asked for it, and nobody has yet
+    is_prewarmed: bool = False  # a slot that somebody ordered, and nobody has used yet
     is_dozing: bool = False  # waiting, and its memory paged out
     made_of: str = ""  # a slot: what it was made from, so that one of an older image is told
 

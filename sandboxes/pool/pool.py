@@ -101,22 +101,6 @@ class Pool:
             wait_s = self._ground.policy.wait_s if wait_s is None else wait_s
             return await self._make(spec, wait_s)
 
-    async def prewarm(self, spec: SandboxSpec) -> bool:
-        """Make a sandbox before anybody asks for it; False: there is none to be made, or no free room.
-
-        Raises:
-            SandboxError: as `acquire`.
-        """
-        await self.start()
-        async with self._ground.hold(spec.name):
-            entry = self.book.get(spec.name)
-            if not self._room.free() or (entry is not None and entry.is_live):
-                return False
-            await self._make(spec, 0.0)
-            self.book.note(spec.name, is_prewarmed=True)
-            self._ground.tally.prewarmed += 1
-            return True
-
     async def have_slots(self, image: ImageSpec, limits: Limits, *, reaches_out: bool, count: int) -> int:
         """Have so many warm slots ready for an image, into free room only; how many there are.
 
@@ -250,9 +234,6 @@ class Pool:
         await self._ground.open(spec.name, entry.directory)
         await self._ground.renew(spec, entry.directory)
         self._ground.tally.warm_hits["up"] += 1
-        if entry.is_prewarmed:
-            self._ground.tally.prewarm_hits += 1
-            self.book.note(spec.name, is_prewarmed=False)
         return entry.directory
 
     async def _make(self, spec: SandboxSpec, wait_s: float) -> Path:

@@ -271,18 +271,6 @@ async def test_pause_and_stop(node: Node) -> None:
     assert await node.pool.suspend("nobody", 0) is False
 
 
-async def test_prewarmed_ones_are_counted_and_nobody_gives_way_to_them(node: Node) -> None:
-    assert await node.pool.prewarm(node.spec("a"))
-    assert not await node.pool.prewarm(node.spec("a"))
-    await node.up("a")
-    await node.up("a")
-    assert (node.pool.stats()["prewarmed"], node.pool.stats()["prewarm_hits"]) == (1, 1)
-    await node.up("b")
-    await node.up("c")
-    assert not await node.pool.prewarm(node.spec("d"))
-    assert node.tier.alive == {"a", "b", "c"}
-
-
 @pytest.mark.parametrize("asleep", [False, True])
 async def test_a_fork_goes_its_own_way(node: Node, asleep: bool) -> None:
     await node.up("a")
